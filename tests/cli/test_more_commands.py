@@ -141,6 +141,12 @@ def test_servers_are_those_of_the_project_wherever_one_stands_in_it(tmp_path: Pa
     assert ferrule("mcp", "list", cwd=project / "tools").stdout.splitlines()[1].startswith("time\t")
 
 
+def test_a_file_that_cannot_be_written_is_named_in_one_line(tmp_path: Path):
+    project = project_with(tmp_path)
+    refused = ferrule("mcp", "add", "time", "--command", "uvx", "--file", "ferrule.toml/mcp.json", cwd=project)
+    assert (refused.returncode, refused.stderr) == (2, f"ferrule: {project / 'ferrule.toml'}: File exists.\n")
+
+
 def test_a_terminal_gets_no_control_characters_from_servers_and_their_names(tmp_path: Path):
     project = project_with(tmp_path)
     (project / "mcp.json").write_text(json.dumps({"mcpServers": {"\x1b]0;owned\x07": {"command": "\x1b[31mx"}}}))

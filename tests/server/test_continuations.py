@@ -13,7 +13,7 @@ pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 from ferrule import Agent, AgentState, Orchestrator, Policy, Rule, UnifiedToolLibrary, tool
 from ferrule.agent.run import Run
 from ferrule.policy.approvals import Approvals
-from ferrule.server import continuations
+from ferrule.server import runs as server_runs
 from ferrule.server.tokens import AccessToken, Tokens
 from ferrule.testing import ScriptedModel
 from tests.server.application import serve
@@ -249,8 +249,8 @@ async def test_a_server_continues_no_run_of_a_program_with_other_rules(tmp_path:
 @pytest.fixture
 def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the server look at once, and not first let the process of a decision continue the run."""
-    monkeypatch.setattr(continuations, "POLL_INTERVAL", 0.01)
-    monkeypatch.setattr(continuations, "OTHERS_FIRST", 0.0)
+    monkeypatch.setattr(server_runs, "POLL_INTERVAL", 0.01)
+    monkeypatch.setattr(server_runs, "OTHERS_FIRST", 0.0)
 
 
 def wiping_model(count: int) -> ScriptedModel:
@@ -284,7 +284,7 @@ async def test_runs_continue_within_the_limits_of_the_server_and_of_their_asker(
         running -= 1
         return f"wiped {path}"
 
-    monkeypatch.setattr(continuations, "MAX_CONTINUED_RUNS", 2 if limit == "server" else 8)
+    monkeypatch.setattr(server_runs, "MAX_CONTINUED_RUNS", 2 if limit == "server" else 8)
     async with (
         serve(wait_and_wipe, model=wiping_model(4)) as site,
         site.lifespan(),

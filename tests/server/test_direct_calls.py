@@ -20,8 +20,8 @@ from ferrule.agent.control_tools import conversation_tools
 from ferrule.core.call import report_progress
 from ferrule.policy.policy import Rule
 from ferrule.server.app import create_app
+from ferrule.server.listening import LimitedHttpProtocol
 from ferrule.server.mcp import ask_client, sessions
-from ferrule.server.protocol import LimitedHttpProtocol
 from ferrule.server.tokens import Tokens
 from tests.server.serving import MCP_HEADERS, MCP_META, mcp_call
 from tests.support.waiting import until

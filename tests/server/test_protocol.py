@@ -11,7 +11,7 @@ pytest.importorskip("uvicorn", reason="pip install 'ferrule[server]'")
 
 import uvicorn
 
-from ferrule.server.protocol import MAX_HEAD_SIZE, LimitedHttpProtocol
+from ferrule.server.listening import MAX_HEAD_SIZE, LimitedHttpProtocol
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration

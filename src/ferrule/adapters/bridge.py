@@ -162,7 +162,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 class LibraryThread:
-    """A library opened on an event loop of its own in a thread, for programs without an event loop.
+    """A library opened on its own event loop in a thread, for programs without an event loop.
 
     `with LibraryThread(library): …` closes it at the end.
     """

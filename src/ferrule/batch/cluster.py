@@ -1,4 +1,4 @@
-"""Running the tasks of a batch on a cluster: workers on its nodes, each with agents of its own.
+"""Running the tasks of a batch on a cluster, by workers on its nodes that each have their own agents.
 
 The folder of the batch stays with this process, which writes every trajectory that arrives. A task whose worker or
 node is lost is given to another worker. Where the workers share a store, its run continues there; a task whose
@@ -91,7 +91,7 @@ class ClusterBackend:
 
 
 class BatchService:
-    """A worker on a node: runs tasks with a back end of its own."""
+    """A worker on a node, which runs tasks with its own back end."""
 
     def __init__(self, backend: LocalBackend, resources: AsyncExitStack) -> None:
         self._backend, self._resources = backend, resources

@@ -33,6 +33,8 @@ INDEX_INTERVAL = 500
 SYNC_INTERVAL = 1.0
 """Seconds after which lines are forced to the disk; `kill -9` loses none either way, a power failure at most these."""
 _CHUNK_SIZE = 1 << 20
+TASK_COLUMNS = ("id", "state", "failure", "turns", "calls", "cost", "seconds")
+"""What lists of tasks show."""
 _COLUMNS = {
     "state": "TEXT",
     "failure": "TEXT",
@@ -87,7 +89,7 @@ class BatchDirectory:
         return directory
 
     def open(self, settings: Mapping[str, Any]) -> Self:
-        """Open the folder to write, and repair what a killed process left. `settings` must be those of before."""
+        """Open the folder to write, and repair what a killed process left. `settings` must be the same as before."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._refuse_links()
@@ -225,6 +227,11 @@ class BatchDirectory:
         return summary
 
     # Reading
+
+    def list_tasks(self, where: str, order: str, limit: int) -> list[tuple[Any, ...]]:
+        """Read `TASK_COLUMNS` of the finished tasks that fulfil a condition of SQL."""
+        condition = f"offset IS NOT NULL AND {where} ORDER BY {order} LIMIT {limit}"
+        return self.query(f"SELECT {', '.join(TASK_COLUMNS)} FROM tasks WHERE {condition}").fetchall()
 
     def query(self, sql: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
         """A query over the table `tasks` of the index."""
@@ -418,3 +425,8 @@ def find_percentile(directory: BatchDirectory, column: str, rank: float) -> floa
         f"SELECT {column} FROM tasks WHERE {where} ORDER BY {column} LIMIT 1 OFFSET ?", [int(rank * max(0, count - 1))]
     ).fetchone()
     return None if row is None else float(row[0])
+
+
+def format_task_value(value: Any) -> str:
+    """Format a value of `TASK_COLUMNS` for a table."""
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

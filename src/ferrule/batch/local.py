@@ -151,7 +151,7 @@ class LocalBackend:
 
 
 async def _take_over_run(store: ToolKnowledgeStore, run_id: str) -> None:
-    """Wait until nobody works on a run. Taking its lock also imports what a process that was killed had written."""
+    """Wait until the run is not locked. Taking the lock also imports what a killed process had written."""
     deadline = time.monotonic() + LOCK_TIMEOUT
     while True:
         try:

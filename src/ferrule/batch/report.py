@@ -8,7 +8,7 @@ from math import floor, log10
 from typing import Any, Final
 
 from ferrule.batch.compare import compare_directories
-from ferrule.batch.directory import BatchDirectory, summarize
+from ferrule.batch.directory import TASK_COLUMNS, BatchDirectory, format_task_value, summarize
 
 BARS: Final = 24
 MAX_ROWS: Final = 50
@@ -99,13 +99,10 @@ def _counts(title: str, counts: Mapping[str, int]) -> str:
 
 
 def _task_table(directory: BatchDirectory, title: str, where: str, order: str) -> str:
-    columns = ("id", "state", "failure", "turns", "calls", "cost", "seconds")
-    rows = directory.query(
-        f"SELECT {', '.join(columns)} FROM tasks WHERE offset IS NOT NULL AND {where} ORDER BY {order} LIMIT {MAX_ROWS}"
-    ).fetchall()
+    rows = directory.list_tasks(where, order, MAX_ROWS)
     if not rows:
         return ""
-    return f"<h2>{title}</h2>\n" + _table(columns, [[_format_value(value) for value in row] for row in rows])
+    return f"<h2>{title}</h2>\n" + _table(TASK_COLUMNS, [[format_task_value(value) for value in row] for row in rows])
 
 
 def _table(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
@@ -119,10 +116,6 @@ def _table(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
 
 def _cell_class(value: Any) -> str:
     return ' class="n"' if str(value)[:1].isdigit() else ""
-
-
-def _format_value(value: Any) -> str:
-    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 # Plots

@@ -1,4 +1,4 @@
-"""A model for batches: it waits for a server that is down or overloaded, and notes what it was asked.
+"""A model for batches: it waits for a server that is down or overloaded, and traces the requests of each task.
 
 A rate limit, a server error, a timeout or a server that is gone never costs a task: the request is sent again after a
 wait that all tasks share, and the wait does not count as time of the task. Only when there was no reply at all for
@@ -17,12 +17,11 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from ferrule.agent.budget import RunBudget
-from ferrule.core.aio import backoff_delay
 from ferrule.core.messages import Message
 from ferrule.core.model import Model, ModelReply, ModelRequest, ModelWrapper, TextSink
 from ferrule.core.prices import ModelPrice
 from ferrule.errors import FerruleError, ModelError, ModelRefused, ModelUnavailable, RequestTooLong, error_text
-from ferrule.models.retry import RetryingModel, close_model
+from ferrule.models.retry import RetryingModel, close_model, wait_after
 
 logger = logging.getLogger("ferrule.batch")
 
@@ -150,9 +149,7 @@ class WaitingModel(ModelWrapper):
         if now - self._last_reply > self._patience:
             minutes = (now - self._last_reply) / 60
             self._interrupt(f"no reply for {minutes:.0f} min ({kind}: {error_text(failure)})")
-        wait = backoff_delay(self._failures, first=FIRST_WAIT, longest=MAX_WAIT)
-        if failure.retry_after is not None:
-            wait = max(failure.retry_after, 0.0)
+        wait = wait_after(failure, self._failures, FIRST_WAIT, MAX_WAIT)
         self._resume_at = max(self._resume_at, now + wait)
         logger.info("model=<%s>, class=<%s>, wait=<%.2f> | sent again: %s", self.name, kind, wait, error_text(failure))
 

@@ -70,14 +70,19 @@ COMMANDS_OF_SERVERS: Final = ("ask", "call", "tools", "calls", "runs", "approval
 
 
 class CommandGroup(TyperGroup):
-    """Commands whose errors are printed as one line, with the exit code of wrong usage."""
+    """Commands whose errors, also errors of files, are printed as one line, with the exit code of wrong usage."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except FerruleError as error:
-            print_error(f"ferrule: {text_with_notes(error)}")
-            raise typer.Exit(EXIT_USAGE) from None
+            message = text_with_notes(error)
+        except OSError as error:
+            if error.filename is None:
+                raise
+            message = f"{error.filename}: {error.strerror}."
+        print_error(f"ferrule: {message}")
+        raise typer.Exit(EXIT_USAGE)
 
 
 class _Commands(CommandGroup):
@@ -153,7 +158,7 @@ def main() -> None:
 
 
 def _choose_app(arguments: Sequence[str]) -> typer.Typer:
-    """The commands for this machine, or those for a server elsewhere."""
+    """Choose the commands for this machine, or for a server elsewhere."""
     if not arguments or not arguments[0].startswith("--server"):
         if arguments and arguments[0] in COMMANDS_OF_SERVERS and any(word.startswith("--server") for word in arguments):
             print_error(f"ferrule: --server comes first: ferrule --server URL {arguments[0]} …")
@@ -187,7 +192,7 @@ def set_global_options(
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Arguments and results may have lone surrogates, which UTF-8 cannot encode; in JSON this writes their escape.
         sys.stdout.reconfigure(errors="backslashreplace")
-    # Only Ferrule's own lines: those of HTTP libraries contain whole headers and cookies.
+    # Only lines of Ferrule: HTTP libraries log whole headers and cookies.
     log = logging.StreamHandler(sys.stderr)
     log.setFormatter(PlainFormatter("%(levelname)s %(name)s %(message)s") if verbose else WarningFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[log])

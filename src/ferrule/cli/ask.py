@@ -99,29 +99,6 @@ def chat(context: typer.Context, model: ModelName = None, tools: OnlyTools = Non
         ChatSession(context.obj, loop, model, tools).run()
 
 
-def build_agent(
-    section: AgentSection,
-    library: UnifiedToolLibrary,
-    model: Model,
-    *,
-    name: str,
-    tools: list[str] | None,
-    turns: int | None,
-    person: Person,
-) -> Agent:
-    """Options of the command override the project's configuration."""
-    return Agent(
-        library,
-        model,
-        name=name,
-        instructions=section.instructions,
-        tools=tools if tools is not None else section.tools,
-        core_tools=section.core_tools,
-        limits=build_limits(section, turns, library.engine.costs.find_model_price(model.name)),
-        person=person,
-    )
-
-
 def build_orchestrator(
     section: AgentSection,
     library: UnifiedToolLibrary,
@@ -183,11 +160,11 @@ def select_model(section: AgentSection, named: str | None) -> Model:
 
 MAX_ATTACHED_CHARACTERS = 1_000_000
 PIPE_TIMEOUT = 3.0
-"""Seconds until a pipe that nobody writes to counts as empty: programs may inherit one."""
+"""Seconds until a pipe without data counts as empty: programs may inherit a pipe."""
 
 
 def add_attachments(question: str, files: Sequence[Path]) -> str:
-    """The question with the text that is piped in and the text of files, each in a fence that it does not contain."""
+    """Append piped text and the text of files to the question, each in a fence that the text does not contain."""
     texts = {"stdin": text} if (text := _read_pipe().strip()) else {}
     for path in files:
         try:
@@ -206,7 +183,7 @@ def add_attachments(question: str, files: Sequence[Path]) -> str:
 
 
 def _read_pipe() -> str:
-    """What is piped or redirected to standard input; nothing where it is a terminal or a device."""
+    """Read what is piped or redirected to standard input; nothing from a terminal or a device."""
     mode = os.fstat(sys.stdin.fileno()).st_mode if sys.stdin is not None and not sys.stdin.closed else 0
     if not (stat.S_ISFIFO(mode) or stat.S_ISREG(mode)):
         return ""
@@ -391,13 +368,15 @@ class ChatSession:
             return
         view = RunView(line)
         view.shows_results = can_reason(self._model)
-        agent = build_agent(
-            self._section,
+        section, price = self._section, self._library.engine.costs.find_model_price(self._model.name)
+        agent = Agent(
             self._library,
             self._model,
             name="chat",
-            tools=self._tools,
-            turns=None,
+            instructions=section.instructions,
+            tools=self._tools if self._tools is not None else section.tools,
+            core_tools=section.core_tools,
+            limits=build_limits(section, None, price),
             person=TerminalUser(read_line, language=detect_language(line)),
         )
         try:
@@ -451,7 +430,7 @@ class ChatSession:
 
 
 def _read_input() -> str | None:
-    """The line the user types; None at the end."""
+    """Read the line that the user types; None at the end."""
     while True:
         try:
             return input("> " if sys.stdin.isatty() else "")
@@ -486,7 +465,7 @@ def _line_editing() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _start_event_loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """An event loop in a thread of its own."""
+    """Run an event loop in a thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="ferrule-chat", daemon=True)
     thread.start()

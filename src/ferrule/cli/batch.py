@@ -23,7 +23,7 @@ import typer
 from ferrule.agent import RunLimits
 from ferrule.batch import BatchBackend, ClusterBackend, LocalBackend, WaitingModel
 from ferrule.batch.compare import compare_directories
-from ferrule.batch.directory import BatchDirectory, summarize
+from ferrule.batch.directory import TASK_COLUMNS, BatchDirectory, format_task_value, summarize
 from ferrule.batch.formats import FORMATS, convert
 from ferrule.batch.local import BATCH_PRIORITY
 from ferrule.batch.report import build_report
@@ -241,11 +241,11 @@ def report_batch(
 
 EXIT_STOPPED = 9
 PRINT_INTERVAL = 10.0
-"""Seconds between lines of progress where there is no terminal."""
+"""Seconds between lines of progress without a terminal."""
 
 
 def _parse_resources(pairs: list[str] | None) -> dict[str, float]:
-    """`--resource NAME=AMOUNT` of the command."""
+    """Parse `--resource NAME=AMOUNT`."""
     try:
         return {name: float(amount) for name, amount in parse_pairs(pairs or (), "--resource").items()}
     except ValueError as error:
@@ -310,7 +310,7 @@ class ProgressDisplay:
 
 
 def format_progress(progress: BatchProgress) -> str:
-    """One line: how many, how fast, how long still, what failed."""
+    """Describe the progress in one line: how many tasks, how fast, how long still, what failed."""
     total = "" if progress.total is None else f" of {progress.total:,}"
     parts = [f"{progress.done:,}{total} tasks", f"{progress.rate:.3g}/s"]
     if progress.seconds_left is not None:
@@ -346,22 +346,14 @@ def _print_result(result: BatchResult, out: Path, *, as_json: bool) -> None:
 
 
 def _list_tasks(folder: Path, *, failed: bool, limit: int, as_json: bool) -> None:
-    where = "offset IS NOT NULL" + (" AND state != 'finished'" if failed else "")
     with BatchDirectory.open_existing(folder) as directory:
-        rows = directory.query(
-            f"SELECT id, state, failure, turns, calls, cost, seconds FROM tasks WHERE {where} ORDER BY offset LIMIT ?",
-            [limit],
-        ).fetchall()
+        rows = directory.list_tasks("state != 'finished'" if failed else "TRUE", "offset", limit)
     if as_json:
-        names = ("id", "state", "failure", "turns", "calls", "cost", "seconds")
-        printing.print_json([dict(zip(names, row, strict=True)) for row in rows])
+        printing.print_json([dict(zip(TASK_COLUMNS, row, strict=True)) for row in rows])
         return
     printing.print_table(
         ("task", "state", "reason", "turns", "calls", "cost", "seconds"),
-        [
-            ["" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value) for value in r]
-            for r in rows
-        ],
+        [list(map(format_task_value, row)) for row in rows],
         empty="No task matches.",
         cut=(0,),
     )
@@ -421,7 +413,7 @@ def build_backend(
 
 
 def build_task_limits(section: AgentSection, limits: Mapping[str, Any], price: ModelPrice | None) -> RunLimits:
-    """The limits of one task: options of the command, else those of the project."""
+    """Build the limits of one task from the options of the command, else from the project."""
     values = {name: limits.get(name) or getattr(section, name) for name in ("turns", "tokens", "seconds", "cost")}
     if values["cost"] is not None and price is None:
         raise SetupError("A limit on the cost of a task needs prices: write them into [prices.models] of ferrule.toml.")
@@ -449,7 +441,7 @@ async def open_local_backend(
 
 
 def parse_place(on: str) -> str | None:
-    """The address of the cluster that `--on` names; None for this machine's own, or one that is found."""
+    """Return the address of the cluster that `--on` names; None if Ray is to find or start one."""
     if on == RAY:
         return None
     if ":" in on:
@@ -518,7 +510,7 @@ async def open_cluster_backend(
 
 
 def _collect_variables(names: list[str]) -> dict[str, str]:
-    """Keys and settings that a worker gets, in memory only."""
+    """Collect the keys and settings that a worker gets, in memory only."""
     stored = StoredKeys().get_all()
     found_here = {
         name: value
@@ -529,7 +521,7 @@ def _collect_variables(names: list[str]) -> dict[str, str]:
 
 
 def identify_folder(folder: Path) -> tuple[str, int, int]:
-    """The machine and the folder: locks of files work only between processes of one machine."""
+    """Identify a folder and its machine: locks of files work only between processes of one machine."""
     try:
         machine = _BOOT_ID.read_text().strip()
     except OSError:
@@ -540,7 +532,7 @@ def identify_folder(folder: Path) -> tuple[str, int, int]:
 
 @asynccontextmanager
 async def open_node_backend(project: NodeProject) -> AsyncIterator[LocalBackend]:
-    """The back end of a worker, on its node."""
+    """Open the back end of a worker, on its node."""
     os.environ.update(project.variables)
     config = project.config
     root = Path.cwd() if project.is_sent_along else config.root
@@ -572,7 +564,7 @@ async def open_node_backend(project: NodeProject) -> AsyncIterator[LocalBackend]
 
 
 def _find_reachable_store(project: NodeProject, own_folder: str) -> str | None:
-    """The address of the project's store; of one of the worker's own where that is a file of another machine."""
+    """Return the address of the project's store. A file of another machine is replaced by a store of the worker."""
     file = project.config.store_file
     if file is None or project.store_folder is None:
         return project.config.store.url

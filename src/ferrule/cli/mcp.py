@@ -85,24 +85,21 @@ def add_server(
         url = program[0]
     elif program:
         command, arg = program[0], program[1:]
-    try:
-        options: dict[str, Any] = {
-            "type": kind,
-            "command": command,
-            "args": arg,
-            "env": parse_pairs(env or (), "--env"),
-            "cwd": cwd,
-            "url": url,
-            "headers": parse_pairs([re.sub(r"^([\w-]+):\s*", r"\1=", each) for each in header or ()], "--header"),
-            "timeout": timeout,
-        }
-        _check_options(name, options)
-        entry = {key: value for key, value in options.items() if value}
-        config = read_server_config(entry, folder=file.absolute().parent)
-        write_server(file, name, entry, replace=force)
-        accept_server(project_folder(context, file), name, config)  # the user has just written it
-    except (SetupError, OSError) as error:
-        fail(str(error))
+    options: dict[str, Any] = {
+        "type": kind,
+        "command": command,
+        "args": arg,
+        "env": parse_pairs(env or (), "--env"),
+        "cwd": cwd,
+        "url": url,
+        "headers": parse_pairs([re.sub(r"^([\w-]+):\s*", r"\1=", each) for each in header or ()], "--header"),
+        "timeout": timeout,
+    }
+    _check_options(name, options)
+    entry = {key: value for key, value in options.items() if value}
+    config = read_server_config(entry, folder=file.absolute().parent)
+    write_server(file, name, entry, replace=force)
+    accept_server(project_folder(context, file), name, config)  # the user has just written it
     if as_json:
         printing.print_json({"name": name, "file": str(file), "server": entry})
     else:
@@ -110,7 +107,7 @@ def add_server(
 
 
 def _check_options(name: str, options: Mapping[str, Any]) -> None:
-    """SetupError without program and address, or with a header without a value, as of a variable that is not set."""
+    """Check the options of a new server. Raises SetupError without program and address, or for an empty header."""
     if not (options["command"] or options["url"]):
         raise SetupError(
             f"What is the server {name!r}? Write its program: ferrule mcp add {name} -- PROGRAM ARGUMENTS; or its "
@@ -155,10 +152,7 @@ def _change_entry(
     as_json: bool,
 ) -> None:
     path = choose_file(context, file)
-    try:
-        change_server(path, name, change)
-    except (SetupError, OSError) as error:
-        fail(str(error))
+    change_server(path, name, change)
     if as_json:
         printing.print_json({"name": name, "file": str(path), "outcome": outcome})
     else:
@@ -323,7 +317,7 @@ def require_accepted(context: typer.Context, tool: Tool) -> None:
 
 
 def project_folder(context: typer.Context, file: Path) -> Path:
-    """The folder whose trust covers a file of servers: that of the project, else the file's own."""
+    """Return the folder whose trust covers a file of servers: the project's folder, else the folder of the file."""
     config: FerruleConfig = context.obj.config_before_trust
     return file.absolute().parent if config.path is None else config.root
 
@@ -352,7 +346,7 @@ def _transport_of(tool: Tool) -> str:
 
 
 def choose_file(context: typer.Context, named: Path | None) -> Path:
-    """The file named on the command line, else that of the project; without a project, `mcp.json` in this folder."""
+    """Choose the file named on the command line, else the project's; without a project, `mcp.json` in this folder."""
     if named is not None:
         return named
     config = context.obj.config_before_trust
@@ -405,7 +399,7 @@ def import_from_others(
 
 
 def _accept_imported(context: typer.Context, file: Path, names: list[str]) -> None:
-    """Servers that the user has just taken over need no further question."""
+    """Accept the servers that the user has just imported, without a further question."""
     tools = {tool.id: tool.target for tool in McpFileSource(file).load().tools} if names else {}
     for name in names:
         if isinstance(config := tools.get(name), McpServerConfig):
@@ -430,7 +424,7 @@ class ClientFile:
 
 
 def client_files() -> dict[str, ClientFile]:
-    """The files of all clients that are known, by their names on the command line."""
+    """Return the files of all known clients, by their names on the command line."""
     home = Path.home()
     settings = settings_folder(home)
     codex = Path(os.environ.get("CODEX_HOME") or home / ".codex")
@@ -499,7 +493,7 @@ def install(
 
 
 def _find_servers_of_both(path: Path, file: Path | None, target: ClientFile) -> list[str]:
-    """The servers that the client would have twice: its own entry, and through Ferrule."""
+    """Return the servers that the client would have twice: by its own entry, and through Ferrule."""
     own_file = DEFAULT_FILE if file is None else file
     if target.is_toml or not own_file.is_file():
         return []
@@ -511,7 +505,7 @@ def _find_servers_of_both(path: Path, file: Path | None, target: ClientFile) -> 
 
 
 def _make_entry(session: Session, file: Path | None, options: list[str]) -> dict[str, Any]:
-    """How the client starts Ferrule: with full paths, because it may do so in any folder.
+    """Describe how the client starts Ferrule: with full paths, because the client may be in any folder.
 
     A project is named by its folder: a file that is named counts as trusted, and what is added to the folder later
     would be run without a question.

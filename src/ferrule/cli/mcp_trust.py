@@ -152,7 +152,7 @@ def accept_changes(
 
 
 def _is_accepted(comparison: _Comparison, yes: str | None, as_json: bool) -> bool:
-    """Whether the user accepts what is shown now, or has accepted it where it was shown."""
+    """Return whether the user accepts what is shown now, or has named the digest of what was shown."""
     if yes is not None and yes != comparison.digest:
         fail(
             f"The server {comparison.server!r} now offers something else than what was shown as {yes!r}. "
@@ -208,7 +208,7 @@ async def _compare_server(store: ToolKnowledgeStore, tool: Tool) -> _Comparison:
 
 
 def _select(comparison: _Comparison, name: str | None) -> _Comparison:
-    """The comparison with the changes of what has this name, or with all."""
+    """Return the comparison with the changes of one part, or of all parts if `name` is None."""
     names = [capability.name for capability in comparison.capabilities]
     if name and name not in names:
         hint = did_you_mean(name, names)
@@ -220,7 +220,7 @@ def _select(comparison: _Comparison, name: str | None) -> _Comparison:
 
 
 def _write(context: typer.Context, comparison: _Comparison, name: str | None) -> None:
-    """Accept what has this name, or everything, as it was listed when it was compared."""
+    """Accept one part, or all parts if `name` is None, as they were listed when they were compared."""
     capabilities = [each for each in comparison.capabilities if name in (None, each.name)]
     instructions = comparison.instructions if name in (None, INSTRUCTIONS) else None
 
@@ -341,8 +341,10 @@ def log_in(
         fail(f"The server {name!r} is a program on this machine: nobody logs in there.")
     tool = replace(tool, target=replace(config, start_timeout=LOGIN_TIMEOUT + config.start_timeout))
 
+    port = 0 if config.oauth is None else config.oauth.callback_port or 0
+
     async def command() -> int:
-        async with context.obj.store() as store, _BrowserLogin(_callback_port(config), paste=paste) as handler:
+        async with context.obj.store() as store, _BrowserLogin(port, paste=paste) as handler:
             executor = McpExecutor(store=store)
             executor.login_handler = handler
             try:
@@ -372,12 +374,8 @@ def log_out(context: typer.Context, name: Server) -> None:
     echo(f"logged out of {name}")
 
 
-def _callback_port(config: McpServerConfig) -> int:
-    return 0 if config.oauth is None or config.oauth.callback_port is None else config.oauth.callback_port
-
-
 class _BrowserLogin:
-    """Opens pages in the user's browser, and waits on this machine for where it is sent in the end."""
+    """A login in the user's browser. A port of this machine receives the address at which the login ends."""
 
     def __init__(self, port: int, *, paste: bool) -> None:
         self._port, self._paste = port, paste

@@ -14,7 +14,7 @@ from ferrule.cli import printing
 from ferrule.cli.session import AsJson, Session, fail, parse_pairs
 from ferrule.cli.terminal import confirm, echo, print_error
 from ferrule.core.spec import Tool
-from ferrule.errors import FerruleError, LoadError
+from ferrule.errors import LoadError
 from ferrule.http.client import format_url
 from ferrule.kinds.openapi.document import is_url
 from ferrule.kinds.openapi.operation import OpenApiTarget, Operation
@@ -95,15 +95,12 @@ def add_document(
 ) -> None:
     """Add a document to ferrule.toml. It is read first, to see whether it can be used."""
     entry, tool = _read_document(context.obj, source, name, server, variable, operation, exclude, credential)
-    try:
-        path = context.obj.config().path
-        if path is None:
-            fail("There is no ferrule.toml here. Make one with: ferrule init")
-        if not is_url(source):
-            entry["source"] = os.path.relpath(source, path.parent)
-        _append_entry(path, tool, entry)
-    except (FerruleError, OSError) as error:
-        fail(str(error))
+    path = context.obj.config().path
+    if path is None:
+        fail("There is no ferrule.toml here. Make one with: ferrule init")
+    if not is_url(source):
+        entry["source"] = os.path.relpath(source, path.parent)
+    _append_entry(path, tool, entry)
     if as_json:
         printing.print_json({"tool": tool.id, "file": str(path), "entry": entry})
         return
@@ -126,10 +123,7 @@ def update_documents(
     as_json: AsJson = False,
 ) -> None:
     """Fetch the project's documents at URLs again, show what has changed, and use it if you accept it."""
-    try:
-        config = context.obj.config()
-    except FerruleError as error:
-        fail(str(error))
+    config = context.obj.config()
     entries = [entry for entry in config.engine_config.openapi if is_url(entry.source)]
     entries = [entry for entry in entries if source in (None, entry.source, entry.name)]
     if not entries:
@@ -177,23 +171,20 @@ def _read_document(
     credential: list[str] | None,
 ) -> tuple[dict[str, Any], Tool]:
     """An entry of ferrule.toml, and the tool it describes."""
-    try:
-        values: dict[str, Any] = {
-            "source": source,
-            "name": name,
-            "server": server,
-            "variables": parse_pairs(variable or (), "--variable"),
-            "operations": operation,
-            "exclude": exclude,
-            "credentials": parse_pairs(credential or (), "--credential"),
-        }
-        entry = {key: value for key, value in values.items() if value}
-        options = {key: value for key, value in entry.items() if key != "source"}
-        # A Path is always a file, even if its text looks like a URL.
-        location = source if is_url(source) else Path(source)
-        return entry, read_openapi(location, guard=session.config().address_guard, **options)
-    except FerruleError as error:
-        fail(str(error))
+    values: dict[str, Any] = {
+        "source": source,
+        "name": name,
+        "server": server,
+        "variables": parse_pairs(variable or (), "--variable"),
+        "operations": operation,
+        "exclude": exclude,
+        "credentials": parse_pairs(credential or (), "--credential"),
+    }
+    entry = {key: value for key, value in values.items() if value}
+    options = {key: value for key, value in entry.items() if key != "source"}
+    # A Path is always a file, even if its text looks like a URL.
+    location = source if is_url(source) else Path(source)
+    return entry, read_openapi(location, guard=session.config().address_guard, **options)
 
 
 def _append_entry(path: Path, tool: Tool, entry: dict[str, Any]) -> None:

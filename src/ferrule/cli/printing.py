@@ -39,7 +39,7 @@ _MIN_WIDTH = 8
 
 
 def schema_without_secrets(capability: ToolCapability) -> JsonSchema:
-    """The schema without the defaults of secret parameters."""
+    """Return the schema without the defaults of secret parameters."""
     schema = capability.schema
     if "writeOnly" not in str(schema):
         return schema
@@ -50,7 +50,7 @@ def schema_without_secrets(capability: ToolCapability) -> JsonSchema:
 
 
 def examples_without_secrets(capability: ToolCapability) -> list[dict[str, Any]]:
-    """The examples of an action, with an ellipsis in the place of each secret."""
+    """Return the examples of an action, with an ellipsis in the place of each secret."""
     secret = capability.secret_names
     return [{n: "…" if n in secret else value for n, value in each.items()} for each in capability.examples]
 
@@ -112,12 +112,11 @@ def format_count(number: int, noun: str) -> str:
 
 
 def print_check_summary(valid: int, noun: str, problems: int) -> None:
-    """The last line of a check."""
     print(f"{format_count(valid, noun)} valid, {format_count(problems, 'problem')}.")
 
 
 def problem_to_dict(error: LoadError) -> dict[str, Any]:
-    """A problem in a file, as JSON shows it."""
+    """Describe a problem in a file, for JSON."""
     path = None if error.path is None else str(error.path)
     return {"path": path, "line": error.line, "error": error.message, "hint": error.hint}
 
@@ -228,7 +227,7 @@ def _print_action(entry: Tool, capability: ToolCapability, engine: ToolEngine) -
 
 
 def _shell_argument(name: str, value: Any) -> str:
-    """An argument as it is typed in a shell."""
+    """Write an argument as it is typed in a shell."""
     if isinstance(value, str):
         return shlex.quote(f"{name}={value}")
     return shlex.quote(f"{name}:={json.dumps(value, ensure_ascii=False)}")
@@ -247,7 +246,7 @@ def print_calls(records: Sequence[ToolCallRecord], *, empty: str) -> None:
         ("when", "tool", "status", "took", "caller", "what came of it"),
         [
             (
-                _format_local_time(r.created_at),
+                f"{r.created_at.astimezone():%Y-%m-%d %H:%M:%S}",
                 format_called_action(r.tool_name, r.action),
                 format_status(r.status, r.error_type),
                 _format_duration(r.execution_time),
@@ -296,7 +295,7 @@ def print_table(
     cut: Sequence[int] = (),
     optional: Sequence[int] = (),
 ) -> None:
-    """A table as wide as the terminal; when there is no terminal, lines with tabs, the names of the columns first.
+    """Print a table as wide as the terminal; without a terminal, lines with tabs, the names of the columns first.
 
     Where columns may be `cut` a row is one line; else the last column wraps. Other columns are never cut: where they do
     not fit, each row is a paragraph. A terminal that leaves little room to the columns that are cut gets no `optional`
@@ -326,20 +325,20 @@ def print_table(
         if least + 2 * (len(columns) - 1) > console.width:
             _print_paragraphs(console, columns, rows, cut)
             return
-    shown = partial(Text, no_wrap=bool(cut), overflow="ellipsis" if cut else "fold")
+    make_cell = partial(Text, no_wrap=bool(cut), overflow="ellipsis" if cut else "fold")
     grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for index, column in enumerate(columns):
         may_shrink = index in cut if cut else index == len(columns) - 1
-        grid.add_column(shown(column), width=None if may_shrink else widths[index])
+        grid.add_column(make_cell(column), width=None if may_shrink else widths[index])
     for row in rows:
-        grid.add_row(*map(shown, row))
+        grid.add_row(*map(make_cell, row))
     console.print(grid)
 
 
 def _print_paragraphs(
     console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], cut: Sequence[int]
 ) -> None:
-    """Each row as its first cell and, indented below it, the others with the names of their columns."""
+    """Print the first cell of each row and, indented below it, the other cells with the names of their columns."""
     from rich.padding import Padding
     from rich.text import Text
 
@@ -352,7 +351,7 @@ def _print_paragraphs(
 
 
 def _choose_columns(widths: Sequence[int], room: int, cut: Sequence[int], optional: Sequence[int]) -> list[int]:
-    """The columns of a table; without optional ones while those that may be cut would get little room."""
+    """Choose the columns of a table: optional ones are left out while columns that may be cut would get little room."""
     indexes = list(range(len(widths)))
     for index in optional:
         needed = sum(min(widths[i], _READABLE_WIDTH) if i in cut else widths[i] for i in indexes)
@@ -382,9 +381,5 @@ def _format_duration(seconds: float | None) -> str:
 
 
 def format_time(seconds: float | None) -> str | None:
-    """A time of the store, as JSON shows it."""
+    """Format a time of the store for JSON."""
     return None if seconds is None else datetime.fromtimestamp(seconds).astimezone().isoformat()
-
-
-def _format_local_time(moment: datetime) -> str:
-    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")

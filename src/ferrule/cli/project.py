@@ -184,7 +184,7 @@ def make_project(directory: Path, *, force: bool = False) -> CreatedProject:
 
 
 def read_project(directory: Path) -> FerruleConfig:
-    """The project in a folder; where there is no `ferrule.toml`, what it would have without one."""
+    """Read the project in a folder; without a `ferrule.toml`, the defaults for the folder."""
     path = directory.resolve() / FILE_NAME
     return FerruleConfig.read(path) if path.exists() else FerruleConfig.defaults_for_folder(path.parent)
 
@@ -195,14 +195,14 @@ _OPENAPI_KEY = lazy_pattern(rb"""^["']?(openapi|swagger)["']?[ ]*:""", re.M)
 
 
 def check_path(path: Path) -> LoadReport:
-    """The tools of a folder or a file, which may be an OpenAPI document."""
+    """Load the tools of a folder or a file, which may be an OpenAPI document."""
     if path.is_dir():
         return DirectorySource(path).load()
     return combine_into_report([(path, load_or_report(_read_tool_file, path))])
 
 
 def check_project(config: FerruleConfig) -> LoadReport:
-    """All the files of a project: tools, documents, skills and servers. No server is started."""
+    """Load all files of a project: tools, documents, skills and servers. No server is started."""
     settings = config.engine_config_with_paths
     reports = [
         DirectorySource(settings.tools_directory).load(),
@@ -273,7 +273,7 @@ async def run_checks(session: Session) -> list[DoctorCheck]:
         DoctorCheck(name="ferrule", ok=True, finding=f"{__version__} at {sys.prefix}"),
         DoctorCheck(name="python", ok=True, finding=f"{platform.python_version()} on {platform.system()}"),
         *(_check_package(name) for name in REQUIRED_PACKAGES),
-        *(_check_extra(name, *purpose) for name, purpose in OPTIONAL_PACKAGES.items()),
+        *(_check_package(name, *purpose) for name, purpose in OPTIONAL_PACKAGES.items()),
     ]
     try:
         engine = session.listing_engine()
@@ -296,19 +296,13 @@ async def run_checks(session: Session) -> list[DoctorCheck]:
     return checks
 
 
-def _check_package(name: str) -> DoctorCheck:
+def _check_package(name: str, extra: str = "", purpose: str = "") -> DoctorCheck:
+    """Check that a package is installed; a package of an extra need not be."""
     try:
         return DoctorCheck(name=name, ok=True, finding=metadata.version(name))
     except metadata.PackageNotFoundError:
-        return DoctorCheck(name=name, ok=False, finding="not installed", advice=f"pip install {name}")
-
-
-def _check_extra(name: str, extra: str, purpose: str) -> DoctorCheck:
-    try:
-        return DoctorCheck(name=name, ok=True, finding=metadata.version(name))
-    except metadata.PackageNotFoundError:
-        advice = f'{purpose}: pip install "ferrule[{extra}]"'
-        return DoctorCheck(name=name, ok=True, finding="not installed", advice=advice)
+        advice = f'{purpose}: pip install "ferrule[{extra}]"' if extra else f"pip install {name}"
+        return DoctorCheck(name=name, ok=bool(extra), finding="not installed", advice=advice)
 
 
 def _check_files(engine: ToolEngine) -> DoctorCheck:
@@ -320,7 +314,7 @@ def _check_files(engine: ToolEngine) -> DoctorCheck:
 
 
 def _check_dependencies(engine: ToolEngine) -> DoctorCheck:
-    """Whether the tools that other tools depend on exist."""
+    """Check that the tools that other tools depend on exist."""
     unmet = [tool.id for tool in engine.registry.snapshot().unavailable if not tool.needs]
     if not unmet:
         return DoctorCheck(name="dependencies", ok=True, finding="every tool has the tools it needs")
@@ -364,7 +358,7 @@ async def _check_store(engine: ToolEngine) -> DoctorCheck:
 
 
 async def _check_mcp_servers(engine: ToolEngine) -> list[DoctorCheck]:
-    """Whether every MCP server starts and answers."""
+    """Check that every MCP server starts and answers."""
 
     async def check(tool: Tool) -> DoctorCheck:
         try:
@@ -387,7 +381,7 @@ async def _check_mcp_servers(engine: ToolEngine) -> list[DoctorCheck]:
 
 
 async def _check_server(section: ServerSection) -> DoctorCheck:
-    """Whether `ferrule serve` can be started here, or runs already."""
+    """Check whether `ferrule serve` can be started here, or runs already."""
     import httpx
 
     if importlib.util.find_spec("fastapi") is None:
@@ -409,7 +403,7 @@ async def _check_server(section: ServerSection) -> DoctorCheck:
 
 
 def _check_model(session: Session) -> DoctorCheck:
-    """Which model answers when none is named, why, and whether it can."""
+    """Check the model that answers when none is named, and say why it was chosen."""
     environ = model_environment()
     choice = choose_for_project(session, environ)
     problem = explain_problem(choice.spec, environ)
@@ -455,8 +449,6 @@ def init(
         created = make_project(directory, force=force)
     except OSError as error:
         fail(f"The project cannot be created: {error.filename}: {error.strerror}.")
-    except SetupError as error:
-        fail(str(error))
     for path in created.paths:
         echo(f"created {path}")
     if not created.is_trusted:
@@ -498,13 +490,10 @@ def trust(
 
 
 def _read_project_of(directory: Path | None) -> FerruleConfig:
-    """The configuration in a folder, else that of the project this folder belongs to."""
+    """Read the configuration in a folder; without a folder, of the project that this folder belongs to."""
     if directory is not None and not directory.is_dir():
         fail(f"No such folder: {str(directory)!r}.")
-    try:
-        return read_project(directory) if directory is not None else Session(None).config_before_trust
-    except FerruleError as error:
-        fail(str(error))
+    return read_project(directory) if directory is not None else Session(None).config_before_trust
 
 
 def doctor(context: typer.Context, as_json: AsJson = False) -> None:

@@ -15,13 +15,11 @@ from urllib.parse import quote
 
 import httpx
 import typer
-from typer.core import TyperGroup
 
 from ferrule.agent.answer import AgentState
 from ferrule.cli import printing
-from ferrule.cli.app import COMMANDS
+from ferrule.cli.app import COMMANDS, CommandGroup
 from ferrule.cli.session import (
-    EXIT_CODES,
     ActionName,
     ApprovalOfCall,
     ArgumentPairs,
@@ -30,12 +28,12 @@ from ferrule.cli.session import (
     CallTimeout,
     RunId,
     ToolName,
+    exit_on_failure,
     fail,
     parse_arguments,
 )
 from ferrule.cli.terminal import echo, print_error
 from ferrule.core.call import ToolExecutionResult
-from ferrule.errors import SetupError
 from ferrule.texts.shorten import first_sentence, single_line
 
 TOKEN_VARIABLE: Final = "FERRULE_TOKEN"
@@ -46,8 +44,8 @@ _STREAM_TIMEOUT: Final = httpx.Timeout(60.0, read=None)
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=1_000, help="Maximum number.")]
 
 
-class _RemoteCommands(TyperGroup):
-    """Says of a command that works on this machine alone that it does."""
+class _RemoteCommands(CommandGroup):
+    """The commands for a server. A command that works on this machine alone is refused with a message."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] in COMMANDS and args[0] not in self.commands:
@@ -89,12 +87,12 @@ class RemoteServer:
             return self._read(self._client.get(path, params=values))
 
     def post(self, path: str, body: Any, *, accept: Sequence[int] = ()) -> Any:
-        """The content of the response; that of an error too, if its status is accepted."""
+        """Return the content of the response. An error ends the command, unless its status is accepted."""
         with self._explain_errors():
             return self._read(self._client.post(path, json=body), accept)
 
     def stream(self, path: str, body: Any) -> Iterator[tuple[str, Any]]:
-        """The events of a response."""
+        """Yield the events of a response."""
         with self._explain_errors(), self._client.stream("POST", path, json={**body, "stream": True}) as response:
             if response.status_code != 200:
                 response.read()
@@ -149,10 +147,7 @@ def call(
     as_json: AsJson = False,
 ) -> None:
     """Call a tool."""
-    try:
-        values = parse_arguments(arguments or (), params)
-    except SetupError as error:
-        fail(str(error))
+    values = parse_arguments(arguments or (), params)
     body = {"arguments": values, "action": action, "timeout": timeout}
     path = f"/v1/tools/{quote(name, safe='')}/call"
     content = context.obj.post(path, {**body, "approval_id": approval}, accept=(403, 404, 422, 428, 429))
@@ -161,8 +156,7 @@ def call(
     fields = ("is_success", "tool_name", "output", "error", "error_type", "metadata", "call_id")
     result = ToolExecutionResult(**{field: content[field] for field in fields})
     printing.print_json(content) if as_json else printing.print_result(result)
-    if not result.is_success:
-        raise typer.Exit(EXIT_CODES.get(result.error_type or "", 1))
+    exit_on_failure(result)
 
 
 @remote_app.command()

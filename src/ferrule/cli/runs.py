@@ -45,7 +45,7 @@ _MARKUP: Final = lazy_pattern(
 
 
 def render_markdown(text: str) -> str:
-    """The text for a terminal, ending with a line end; plain text is not changed."""
+    """Render text for a terminal, ending with a line end. Plain text is not changed."""
     text = show_control_characters(text)
     if not _MARKUP.search(text):
         return text if text.endswith("\n") else f"{text}\n"
@@ -66,7 +66,7 @@ class MarkdownStream:
         self._pending = ""
 
     def add(self, piece: str) -> str:
-        """What can be shown now: the blocks that are complete."""
+        """Add a piece, and return the blocks that are complete now."""
         self._pending += piece
         if "\n" not in piece:
             return ""
@@ -75,13 +75,13 @@ class MarkdownStream:
         return f"{render_markdown(complete.strip(chr(10)))}\n" if complete.strip() else ""
 
     def flush(self) -> str:
-        """The rest, when the text has ended."""
+        """Return the rest, when the text has ended."""
         rest, self._pending = self._pending.strip("\n"), ""
         return render_markdown(rest) if rest.strip() else ""
 
 
 def _end_of_complete_blocks(text: str) -> int:
-    """Where the last blank line ends that is in no block of code."""
+    """Return where the last blank line outside of code ends."""
     in_code, end, position = False, 0, 0
     for line in text.splitlines(keepends=True):
         position += len(line)
@@ -145,7 +145,7 @@ class RunView:
             print(text, end="", flush=True)
         except OSError as error:
             self.output_error = error
-            raise asyncio.CancelledError from None  # nobody can read the answer, so the run stops
+            raise asyncio.CancelledError from None  # the answer cannot be read, so the run stops
 
     def end_line(self) -> None:
         if self._markdown is not None:
@@ -163,7 +163,7 @@ def _describe_arguments(arguments: dict[str, Any]) -> str:
 
 
 class TerminalUser:
-    """Asks the user at the terminal. Without a terminal there is no answer, and the run waits."""
+    """The user at the terminal, who is asked. Without a terminal nothing is answered, and the run waits."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ def _print_request(request: ApprovalRequest, language: str) -> None:
 
 
 def _arguments_to_approve(arguments: dict[str, Any]) -> str:
-    """The arguments a user is asked to approve: nothing is left out without saying so."""
+    """Describe the arguments that a user is asked to approve. Nothing is left out without saying so."""
     text = show_control_characters(as_text(arguments))
     if len(text) <= _MAX_APPROVAL_LENGTH:
         return text
@@ -448,8 +448,7 @@ def export_runs(
         with open_output(output) as file:
             for run_id in selected:
                 loaded = await Run.load_and_detect_interruption(run_id, store)
-                line = {"run_id": run_id, "task": loaded.task, "state": loaded.state.value}
-                line["messages"] = loaded.messages
+                line = {"run_id": run_id, "task": loaded.task, "state": loaded.state.value, "messages": loaded.messages}
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
         return len(selected)
 

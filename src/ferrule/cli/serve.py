@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ferrule.cli import printing
-from ferrule.cli.session import AsJson, Session, fail, run
+from ferrule.cli.session import AsJson, Session, fail, run_with_store
 from ferrule.cli.terminal import echo, print_error
-from ferrule.errors import FerruleError, MissingExtra, SetupError, text_with_notes
+from ferrule.errors import MissingExtra, SetupError
+from ferrule.store import ToolKnowledgeStore
 from ferrule.telemetry.logs import LogFormat, LogLevel, configure_logs, json_log_line, log_events
 
 if TYPE_CHECKING:
@@ -60,28 +61,28 @@ def serve(
     Without tokens it listens on this machine only. Create one with: ferrule tokens new NAME
     """
     session: Session = context.obj
-    try:
-        section = session.config().server
-        host, port = host or section.host, section.port if port is None else port
-        require_server_extra()
-        is_local, has_tokens = _is_loopback(host), run(_have_tokens(session))
-        is_open = is_local and not has_tokens and not section.trusted_proxies and section.oauth is None
-        if not has_tokens and not is_open and section.oauth is None:
-            fail(
-                "Without tokens, everybody who reaches the server could use it. Create one first: "
-                "ferrule tokens new NAME"
-            )
-        options: dict[str, Any] = {"config": _config_path(session), "is_local": is_local, "is_open": is_open}
-        options |= {"model": model}
-        accepted = session.accepted_servers
-        options |= {"accepted_servers": None if accepted is None else sorted(accepted)}
-        options |= {"log_format": log_format, "log_level": log_level}
-        _check_certificate(tls_certificate, tls_key)
-        _check_port(host, port)
-        workers = workers or section.workers
-        options |= {"listens_at": None if tls_certificate is not None else _find_own_url(host, port)}
-    except FerruleError as error:
-        fail(text_with_notes(error))
+    section = session.config().server
+    host, port = host or section.host, section.port if port is None else port
+    require_server_extra()
+    from ferrule.server.tokens import Tokens
+
+    is_local, has_tokens = _is_loopback(host), run_with_store(session, lambda store: Tokens(store).any_exist())
+    is_open = is_local and not has_tokens and not section.trusted_proxies and section.oauth is None
+    if not has_tokens and not is_open and section.oauth is None:
+        fail("Without tokens, everybody who reaches the server could use it. Create one first: ferrule tokens new NAME")
+    _check_certificate(tls_certificate, tls_key)
+    _check_port(host, port)
+    path, accepted = session.config().path, session.accepted_servers
+    options = {
+        "config": None if path is None else str(path.absolute()),
+        "is_local": is_local,
+        "is_open": is_open,
+        "model": model,
+        "accepted_servers": None if accepted is None else sorted(accepted),
+        "log_format": log_format,
+        "log_level": log_level,
+        "listens_at": None if tls_certificate is not None else _find_own_url(host, port),
+    }
     settings = {"host": host, "port": port, "ssl_certfile": tls_certificate, "ssl_keyfile": tls_key}
 
     def say_where(actual_port: int) -> None:
@@ -93,7 +94,7 @@ def serve(
             print_error(json_log_line(line) if log_format == "json" else f"ferrule: {line}")
 
     configure_logs(log_format, log_level)
-    _run_server(options, settings, workers, section.trusted_proxies, say_where)
+    _run_server(options, settings, workers or section.workers, section.trusted_proxies, say_where)
 
 
 def _run_server(
@@ -106,8 +107,7 @@ def _run_server(
     import uvicorn
     from uvicorn.config import STARTUP_FAILURE
 
-    from ferrule.server.listening import SingleServer, Workers
-    from ferrule.server.protocol import LimitedHttpProtocol
+    from ferrule.server.listening import LimitedHttpProtocol, SingleServer, Workers
 
     settings |= {
         "factory": True,
@@ -152,7 +152,7 @@ def make_app() -> ASGIApp:
     """The application of one worker process, which follows `ferrule.toml`."""
     from sse_starlette.sse import AppStatus
 
-    from ferrule.server.reloading import ReloadableApp
+    from ferrule.server.app import create_worker_app
 
     # Calls over MCP have the same time to end as others; streams without an end are closed by `LimitedHttpProtocol`.
     AppStatus.enable_automatic_graceful_drain = False
@@ -161,18 +161,14 @@ def make_app() -> ASGIApp:
     config = _make_session(options).config()
     engine_config = config.engine_config
     is_watched = engine_config.auto_reload or engine_config.watch_for_changes
-    private_socket = _find_private_socket(options)
-    app = ReloadableApp(
+    return create_worker_app(
         partial(_make_project_app, options),
         config.path if is_watched else None,
         interval=engine_config.reload_interval,
         instant=engine_config.watch_for_changes,
+        private_socket=_find_private_socket(options),
+        grace_seconds=GRACE_SECONDS,
     )
-    if private_socket is None:
-        return app
-    from ferrule.server.listening import PrivatelyServedApp
-
-    return PrivatelyServedApp(app, private_socket, grace_seconds=GRACE_SECONDS)
 
 
 def _find_private_socket(options: dict[str, Any]) -> Path | None:
@@ -215,7 +211,7 @@ def _make_project_app(options: dict[str, Any]) -> ASGIApp:
         return make_orchestrator
 
     section = config.server
-    app = create_app(
+    return create_app(
         library,
         answer_with(model),
         models={name: answer_with(select_model(config.agent, name)) for name in section.models},
@@ -232,12 +228,8 @@ def _make_project_app(options: dict[str, Any]) -> ASGIApp:
         },
         oauth=section.oauth,
         page=page_routes(),
+        tracing=session.tracing,
     )
-    if session.tracing is None:
-        return app
-    from ferrule.telemetry.http import TracedApp
-
-    return TracedApp(app, session.tracing)
 
 
 def _read_tenant_limits(section: ServerSection) -> dict[str, CallAllowance]:
@@ -316,18 +308,6 @@ def _host_in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _config_path(session: Session) -> str | None:
-    path = session.config().path
-    return None if path is None else str(path.absolute())
-
-
-async def _have_tokens(session: Session) -> bool:
-    from ferrule.server.tokens import Tokens
-
-    async with session.store() as store:
-        return await Tokens(store).any_exist()
-
-
 # Tokens
 
 
@@ -352,25 +332,23 @@ def create_token(
 ) -> None:
     """Create a token. It is printed once, and stored as a hash."""
     from ferrule.core.permission import LOCAL_USER
-    from ferrule.server.audit import AuditLog
-    from ferrule.server.tokens import Tokens
+    from ferrule.server.tokens import AuditLog, Tokens
 
-    async def command() -> tuple[AccessToken, str]:
-        async with context.obj.store() as store:
-            token, text = await Tokens(store).create(
-                name,
-                roles=role or ["caller"],
-                tools=tool or None,
-                max_effect=max_effect,  # type: ignore[arg-type]  # which is checked there
-                tenant=tenant,
-                calls_per_minute=rate,
-                max_concurrent=concurrent,
-                expires_in=None if expires is None else parse_duration(expires),
-            )
-            await AuditLog(store).write(LOCAL_USER, "create_token", name, roles=sorted(token.roles), tenant=tenant)
-            return token, text
+    async def create(store: ToolKnowledgeStore) -> tuple[AccessToken, str]:
+        token, text = await Tokens(store).create(
+            name,
+            roles=role or ["caller"],
+            tools=tool or None,
+            max_effect=max_effect,  # type: ignore[arg-type]  # which is checked there
+            tenant=tenant,
+            calls_per_minute=rate,
+            max_concurrent=concurrent,
+            expires_in=None if expires is None else parse_duration(expires),
+        )
+        await AuditLog(store).write(LOCAL_USER, "create_token", name, roles=sorted(token.roles), tenant=tenant)
+        return token, text
 
-    token, text = run(command())
+    token, text = run_with_store(context.obj, create)
     if as_json:
         printing.print_json({**token.to_dict(), "token": text})
     else:
@@ -383,11 +361,7 @@ def list_tokens(context: typer.Context, as_json: AsJson = False) -> None:
     """List the tokens."""
     from ferrule.server.tokens import Tokens
 
-    async def command() -> list[AccessToken]:
-        async with context.obj.store() as store:
-            return await Tokens(store).list_tokens()
-
-    tokens = run(command())
+    tokens = run_with_store(context.obj, lambda store: Tokens(store).list_tokens())
     if as_json:
         printing.print_json([token.to_dict() for token in tokens])
         return
@@ -408,15 +382,13 @@ def list_tokens(context: typer.Context, as_json: AsJson = False) -> None:
 def revoke_token(context: typer.Context, name: Annotated[str, typer.Argument(help="Its name or id.")]) -> None:
     """Revoke a token: every server refuses it within five seconds."""
     from ferrule.core.permission import LOCAL_USER
-    from ferrule.server.audit import AuditLog
-    from ferrule.server.tokens import Tokens
+    from ferrule.server.tokens import AuditLog, Tokens
 
-    async def command() -> None:
-        async with context.obj.store() as store:
-            await Tokens(store).revoke(name)
-            await AuditLog(store).write(LOCAL_USER, "revoke_token", name)
+    async def revoke(store: ToolKnowledgeStore) -> None:
+        await Tokens(store).revoke(name)
+        await AuditLog(store).write(LOCAL_USER, "revoke_token", name)
 
-    run(command())
+    run_with_store(context.obj, revoke)
     echo(f"Token {name!r} is revoked.")
 
 

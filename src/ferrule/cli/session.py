@@ -76,7 +76,7 @@ class Session:
     """The project a command works on."""
 
     def __init__(self, config_path: Path | None, *, accepted_servers: frozenset[str] | None = None) -> None:
-        """`accepted_servers`: those of `mcp.json` that may be started, if that was decided before."""
+        """`accepted_servers`: the servers of `mcp.json` that may be started, if that was decided before."""
         self._path, self._accepted_servers = config_path, accepted_servers
         self.tracing: Tracing | None = None
         """Sends the traces of the engine; None if that is not configured."""
@@ -88,7 +88,7 @@ class Session:
 
     @cached_property
     def _folder_trust(self) -> FolderTrust:
-        """What the user has decided about the folder. Asked for at most once."""
+        """What the user has decided about the folder. The user is asked at most once."""
         config = self.config_before_trust
         return _decide_trust(config if config.path is not None else FerruleConfig.defaults_for_folder(Path.cwd()))
 
@@ -151,7 +151,7 @@ class Session:
     def project(self, *, watch: bool = False, mcp_file: Path | None = None) -> FerruleConfig:
         """The configuration of the project's engine, with the files of tools and servers that may be used.
 
-        `mcp_file` is a file of MCP servers that the user names; without one it is that of the project, or `mcp.json`
+        `mcp_file` is a file of MCP servers that the user names; by default the project's, or `mcp.json`
         in this folder.
         """
         config = self.config()
@@ -167,7 +167,7 @@ class Session:
                 print_error(
                     "ferrule: ./tools is not loaded without a ferrule.toml. If you trust it, create one: ferrule init"
                 )
-        if mcp_file is not None:  # whoever names a file may decide what is started
+        if mcp_file is not None:  # a user who names a file may decide what is started
             engine_config = dataclasses.replace(engine_config, mcp_file=str(mcp_file.absolute()), accepted_servers=None)
         elif config.path is None and Path(DEFAULT_MCP_FILE).is_file():
             path, accepted = str(Path(DEFAULT_MCP_FILE).absolute()), self.accepted_servers
@@ -184,7 +184,7 @@ class Session:
 
 
 def _decide_trust(config: FerruleConfig) -> FolderTrust:
-    """The record of a project's folder, after asking about what is new in it if there is a terminal."""
+    """Return the record of a project's folder. At a terminal, the user is asked about what is new in the folder."""
     record = read_folder_trust(config.root)
     if not record.is_trusted and not has_terminal():
         return record
@@ -207,7 +207,7 @@ def _decide_trust(config: FerruleConfig) -> FolderTrust:
 
 
 def _with_store(config: FerruleConfig) -> FerruleConfig:
-    """The configuration with a place for its records."""
+    """Return the configuration with a place for its records."""
     if config.store.url is not None:
         return config
     url = f"sqlite:///{user_state_directory() / 'calls.db'}"
@@ -273,7 +273,7 @@ def exit_on_failure(result: ToolExecutionResult) -> None:
 
 
 def exit_on_denial(verdict: Verdict) -> None:
-    """The exit code of a call that the policy decides about, so that scripts can test it."""
+    """End with the exit code of a call that the policy does not allow, so that scripts can test it."""
     if verdict != "allow":
         raise typer.Exit(EXIT_CODES[PERMISSION_DENIED if verdict == "deny" else APPROVAL_REQUIRED])
 
@@ -282,7 +282,7 @@ def exit_on_denial(verdict: Verdict) -> None:
 
 
 def parse_arguments(pairs: Sequence[str], params: str | None) -> dict[str, Any]:
-    """The arguments of a call; pairs override `--params`."""
+    """Parse the arguments of a call. Pairs override `--params`."""
     arguments = _read_params(params) if params is not None else {}
     for pair in pairs:
         name, sign, value = _split_argument(pair)
@@ -291,7 +291,7 @@ def parse_arguments(pairs: Sequence[str], params: str | None) -> dict[str, Any]:
 
 
 def parse_pairs(values: Sequence[str], option: str) -> dict[str, str]:
-    """The values of an option that takes `NAME=VALUE` several times."""
+    """Parse an option that takes `NAME=VALUE` several times. Raises SetupError for other forms."""
     pairs = {}
     for pair in values:
         name, separator, value = pair.partition("=")
@@ -358,7 +358,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks
 
 
 def parse_since(since: str | None, option: str = "--since") -> datetime | None:
-    """`2h` ago, or a date and time."""
+    """Parse an age such as `2h`, or a date and time. Raises SetupError for other forms."""
     if since is None:
         return None
     if since[:-1].isdigit() and since[-1] in _UNITS:

@@ -42,7 +42,7 @@ _VISIBLE_SYMBOLS: dict[int, int | str] = {
 
 
 def show_control_characters(text: str) -> str:
-    """The text with a visible symbol for each control character except line ends and tabs.
+    """Return the text with a visible symbol for each control character except line ends and tabs.
 
     Nothing can be disguised: characters that show text in another order or not at all are written as escapes.
     """
@@ -50,12 +50,11 @@ def show_control_characters(text: str) -> str:
 
 
 def indent_lines(text: str) -> str:
-    """A text of somebody else, none of whose lines can be taken for one of ours."""
+    """Indent foreign text, so that none of its lines can be taken for a line of a command."""
     return "\n    ".join(text.splitlines())
 
 
 def remove_escape_sequences(text: str) -> str:
-    """The text without escape sequences."""
     return show_control_characters(_ESCAPE_SEQUENCE.sub("", text))
 
 
@@ -92,7 +91,7 @@ def echo(text: object) -> None:
 def print_error(message: object) -> None:
     """Print a message to standard error.
 
-    Lines after the first one are indented: a text of somebody else inside the message cannot look like a message.
+    Lines after the first one are indented: foreign text inside the message cannot look like a message.
     """
     text = "\n".join(_indent_continuation(str(message)))
     print(show_control_characters(text) if sys.stderr.isatty() else text, file=sys.stderr)
@@ -117,7 +116,7 @@ def exit_without_output(error: OSError) -> NoReturn:
 
 
 async def read_line(prompt: str) -> str:
-    """One line that the user types. Waiting for it can be cancelled."""
+    """Read one line that the user types. Waiting for the line can be cancelled."""
     # One reader at a time: if two waited for the same input, only one would be woken.
     async with _reader_locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
         return await _read_line_once(prompt)
@@ -200,7 +199,7 @@ def has_terminal() -> bool:
 
 
 def confirm(lines: Iterable[str], question: str) -> bool:
-    """Whether the user says yes; False where there is no terminal to ask at."""
+    """Ask for a yes. Returns False without a terminal."""
     if not has_terminal():
         return False
     for line in lines:
@@ -229,7 +228,7 @@ class _AnswerDeclined(Exception):
 
 
 def terminal_elicitation(hidden: Callable[[], AbstractContextManager[None]]) -> OnElicit:
-    """Asks on standard error and reads from standard input; declines when there is no terminal.
+    """Make a handler that asks on standard error and reads from standard input; it declines without a terminal.
 
     `hidden` removes other output from the terminal while the user types.
     """

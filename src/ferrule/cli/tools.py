@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,7 +29,6 @@ from ferrule.config import FerruleConfig
 from ferrule.core.call import ToolExecutionContext, ToolExecutionResult
 from ferrule.core.spec import Tool, ToolType, listing_order
 from ferrule.engine import ToolEngine
-from ferrule.errors import FerruleError
 from ferrule.kinds.skill.directory import SkillsDirectory, find_skill_file, skill_folders
 from ferrule.kinds.skill.folder import SkillFolder
 from ferrule.kinds.skill.strict_validation import validate_skill
@@ -116,7 +115,7 @@ def show_tool(
     async def command() -> None:
         async with context.obj.listing_engine() as engine:
             await engine.wait_for_pins()
-            tools = engine.registry.candidates(name) or _find_by_other_name(engine, name)
+            tools = engine.registry.candidates(name) or [engine.registry.find_tool(name)]
             for tool in tools:
                 if as_json:
                     printing.print_json(_describe_tool(tool, _unavailable_reasons(engine)))
@@ -181,10 +180,7 @@ def validate_tools(
 
 
 def _require_project(session: Session) -> FerruleConfig:
-    try:
-        config = session.config()
-    except FerruleError as error:
-        fail(str(error))
+    config = session.config()
     if config.path is None:
         fail("No ferrule.toml here. Name the folder to check: ferrule tools validate tools")
     return config
@@ -200,10 +196,6 @@ def _is_in_category(tool: Tool, category: str | None) -> bool:
         return True
     name, _, subcategory = category.partition("/")
     return str(tool.spec.category) == name and subcategory in ("", tool.spec.subcategory)
-
-
-def _find_by_other_name(engine: ToolEngine, name: str) -> Sequence[Tool]:
-    return [engine.registry.find_tool(name)]
 
 
 def _describe_tool(tool: Tool, unavailable: Mapping[Tool, str]) -> dict[str, Any]:
@@ -298,10 +290,7 @@ def validate_skills(
 
 
 def _project_skill_folders(session: Session) -> list[Path]:
-    try:
-        config = session.config()
-    except FerruleError as error:
-        fail(str(error))
+    config = session.config()
     if config.path is None:
         fail("There is no ferrule.toml here. Name the folder: ferrule skills list skills")
     folders = map(Path, config.engine_config_with_paths.skills_directories)

@@ -1,6 +1,6 @@
 """A worker on a node of the cluster: an actor that does many things at a time and reports as they happen.
 
-The owner sends messages in chunks and collects those of the worker in chunks: whatever came together while the last
+The owner sends messages in chunks and collects the worker's messages in chunks: whatever came together while the last
 chunk was on its way. So a busy worker needs fewer calls of Ray than it does work, and an idle one answers immediately.
 A chunk that was lost on its way is sent again: both sides number their messages.
 """

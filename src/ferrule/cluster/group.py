@@ -134,7 +134,7 @@ class WorkerGroup:
             task.add_done_callback(self._on_start_end)
 
     def _cancel_superfluous_starts(self) -> None:
-        """A worker that nobody waits for any more must not wait for resources: Ray might add a node for it."""
+        """Cancel workers that are not needed any more and wait for resources: Ray might add a node for them."""
         while self._starting and (len(self._starting) - 1) * self._slots >= len(self._waiting):
             self._starting.pop().cancel()
 

@@ -21,6 +21,19 @@ async def close_model(model: Model) -> None:
         await close()
 
 
+def wait_after(
+    failure: ModelUnavailable,
+    attempt: int,
+    first_wait: float,
+    max_wait: float,
+    jitter: Callable[[], float] = random.random,
+) -> float:
+    """Return the seconds until the next attempt: as the server requested, else twice as long each time, with jitter."""
+    if failure.retry_after is not None:
+        return max(failure.retry_after, 0.0)
+    return backoff_delay(attempt, first=first_wait, longest=max_wait, jitter=jitter)
+
+
 class RetryingModel(ModelWrapper):
     """A model with a timeout for each answer, and further attempts after temporary failures.
 
@@ -58,7 +71,7 @@ class RetryingModel(ModelWrapper):
             try:
                 return await self._generate_once(request, sink)
             except ModelUnavailable as failure:
-                wait = self._wait_after(failure, attempt)
+                wait = wait_after(failure, attempt, self._first_wait, self._max_wait, self._jitter)
                 if attempt >= self.attempts or wait > self._max_wait or not (sink is None or sink.restart()):
                     raise
                 logger.warning(
@@ -83,11 +96,6 @@ class RetryingModel(ModelWrapper):
             if not limit.expired():  # raised by the model itself
                 raise
             raise ModelUnavailable(f"Model {self.name!r} did not answer within {self.timeout:g} s.") from None
-
-    def _wait_after(self, failure: ModelUnavailable, attempt: int) -> float:
-        if failure.retry_after is not None:
-            return max(failure.retry_after, 0.0)
-        return backoff_delay(attempt, first=self._first_wait, longest=self._max_wait, jitter=self._jitter)
 
 
 class _TextDetector:

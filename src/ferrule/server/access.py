@@ -19,9 +19,9 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ferrule.server.asgi import is_endless
 from ferrule.server.authentication import Authenticator, Client
-from ferrule.server.endless_responses import is_endless
-from ferrule.server.mcp.calls import CLIENT_HEADERS
+from ferrule.server.mcp.requests import CLIENT_HEADERS
 from ferrule.server.problems import Problem, problem_of_error
 
 logger = logging.getLogger("ferrule.server")
@@ -53,7 +53,7 @@ RESPONSE_HEADERS: Final = frozenset(
     b"mcp-session-id referrer-policy retry-after set-cookie vary www-authenticate x-accel-buffering "
     b"x-content-type-options x-frame-options".split()
 )
-"""What a response may have; nothing else leaves the server, whoever set it."""
+"""Headers that a response may have; no other header leaves the server."""
 SESSION_PATH: Final = "/v1/session"
 _CUT_OFF: Final = Problem(
     503,
@@ -71,7 +71,7 @@ _SECURITY_HEADERS: Final = [
 
 
 class AccessControl:
-    """The outermost layer of the application."""
+    """The layer that decides whether a request is answered."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class AccessControl:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        if scope["type"] != "http":  # there are no websockets
+        if scope["type"] != "http":  # websockets are not served
             await send({"type": "websocket.close", "code": 1008})
             return
         headers = dict(reversed(scope["headers"]))  # of several with one name, the first counts
@@ -126,7 +126,7 @@ class AccessControl:
             raise Problem(421, f"This server does not answer for the host {host[:100]!r}. See allowed_hosts.")
 
     def _check_origin(self, headers: Headers) -> None:
-        """A page of another site must not make requests in the name of the user who visits it, nor open streams."""
+        """Refuse pages of other sites: they must not make requests or open streams in the name of their visitor."""
         if b"origin" not in headers:
             return
         origin = headers[b"origin"].decode("latin-1")
@@ -185,7 +185,7 @@ def _split_url(text: str) -> SplitResult:
 
 
 def find_token_text(headers: Headers) -> str | None:
-    """The token that a request brings, in its header or as the cookie of a session."""
+    """Return the token of a request, from its header or the cookie of a session."""
     scheme, _, text = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
     if scheme.lower() == "bearer" and text.strip():
         return text.strip()
@@ -195,7 +195,7 @@ def find_token_text(headers: Headers) -> str | None:
 
 
 def _limit_headers(scope: Scope) -> None:
-    """Remove the headers that routes do not need; those that may be passed on are found in the state."""
+    """Remove the headers that routes do not need. The state has all headers, for servers that they are passed on to."""
     headers, may_see_cookie = scope["headers"], scope["path"] == SESSION_PATH
     scope["state"][CLIENT_HEADERS] = headers
     scope["headers"] = [

@@ -1,4 +1,4 @@
-"""The HTTP API of administrators: tokens, the policy with what it has decided, and who administered the server."""
+"""The HTTP API of access and money: tokens, the policy, who administered the server, credentials, costs and budgets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Path
 from pydantic import BaseModel, ConfigDict, Field, StrictBool
 from starlette.requests import Request
 from starlette.responses import Response
@@ -26,9 +26,9 @@ from ferrule.policy.policy import (
 )
 from ferrule.server.authentication import Client
 from ferrule.server.problems import Problem, json_response
-from ferrule.server.services import AdminClient, Services, ServicesOfApp
+from ferrule.server.services import AdminClient, CallingClient, Limit, Moment, ReadingClient, Services, ServicesOfApp
 from ferrule.server.tokens import LOCAL_AGENT, AccessToken, Role
-from ferrule.server.tool_routes import Limit
+from ferrule.store.spending import CostGroup, CostSummary, summarize_costs
 from ferrule.store.statistics import count_calls_by_rule
 
 router = APIRouter(prefix="/v1", tags=["access"])
@@ -247,3 +247,91 @@ async def list_audit(services: ServicesOfApp, client: AdminClient, limit: Limit 
     """What administrators have done, the latest first. Calls and approvals have records of their own."""
     entries = await services.audit.read(tenant=None if client.sees_all_tenants else client.tenant, limit=limit)
     return json_response({"entries": entries})
+
+
+credentials_router = APIRouter(prefix="/v1", tags=["credentials"])
+
+CredentialName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+
+
+class CredentialRequest(BaseModel):
+    """The secret text, which is never given back."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+    value: Annotated[str, Field(min_length=1, max_length=65_536, pattern=r"^[^\x00-\x1f\x7f]+$")]
+
+
+@credentials_router.get("/credentials")
+async def list_credentials(services: ServicesOfApp, client: CallingClient) -> Response:
+    """List the names of the client's credentials."""
+    entries = await services.library.engine.store.credentials.list_entries(client.principal.account)
+    own = [{"name": each.name, "updated_at": each.updated_at} for each in entries if ":" not in each.name]
+    return json_response({"credentials": own})
+
+
+@credentials_router.put("/credentials/{name}")
+async def store_credential(
+    name: CredentialName, body: CredentialRequest, services: ServicesOfApp, client: CallingClient
+) -> Response:
+    """Store a credential, in place of an earlier one. It is encrypted; every server uses it within seconds."""
+    await services.library.engine.store.credentials.set(client.principal.account, name, body.value)
+    return json_response({"name": name, "stored": True})
+
+
+@credentials_router.delete("/credentials/{name}")
+async def delete_credential(name: CredentialName, services: ServicesOfApp, client: CallingClient) -> Response:
+    """Delete a credential. No server uses it after a few seconds."""
+    if not await services.library.engine.store.credentials.delete(client.principal.account, name):
+        raise Problem(404, f"There is no credential {name!r}.")
+    return json_response({"name": name, "deleted": True})
+
+
+costs_router = APIRouter(prefix="/v1", tags=["costs"])
+
+
+@costs_router.get("/costs")
+async def list_costs(
+    services: ServicesOfApp, client: ReadingClient, by: CostGroup = "tool", since: Moment | None = None
+) -> Response:
+    """What calls and models' replies cost, by tool, model, run, conversation, principal, tenant or day.
+
+    A client sees its own, or those of its tenant if it may approve.
+    """
+    visibility, costs = services.visibility(client), services.library.engine.costs
+    principals = None if visibility.principals is None else sorted(visibility.principals)
+    summaries = await services.library.engine.store.query(
+        summarize_costs, by, since, visibility.tenant, principals=principals
+    )
+    prefix = f"{client.tenant}/" if by == "conversation" and client.tenant else ""
+    total: dict[str, Any] = CostSummary.total(summaries.values()).to_dict()
+    return json_response(
+        {
+            "by": by,
+            "currency": costs.prices.currency,
+            "costs": [{"key": key.removeprefix(prefix), **each.to_dict()} for key, each in summaries.items()],
+            "total": total,
+        }
+    )
+
+
+@costs_router.get("/budgets")
+async def list_budgets(services: ServicesOfApp, client: AdminClient) -> Response:
+    """The budgets, and what was spent of each, by scope and period."""
+    costs, tenant = services.library.engine.costs, services.visibility(client).tenant
+    states = [state for state in await costs.list_spending() if state.budget in costs.budgets]
+    if tenant is not None:  # an administrator of one tenant
+        states = [
+            state
+            for state in states
+            if (costs.budgets[state.budget].per, state.scope.partition("/")[0])
+            in (("tenant", tenant), ("principal", tenant))
+        ]
+    return json_response(
+        {
+            "currency": costs.prices.currency,
+            "budgets": [
+                {**asdict(budget), "spending": [asdict(state) for state in states if state.budget == budget.name]}
+                for budget in costs.budgets.values()
+            ],
+        }
+    )

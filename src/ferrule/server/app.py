@@ -1,21 +1,33 @@
-"""The HTTP server: one application for programs, MCP clients, OpenAI clients and the page."""
+"""The HTTP server: one application for programs, MCP clients, OpenAI clients and the page.
+
+The layers of a request, outermost first. `create_worker_app` adds the first two, `create_app` the others:
+
+    PrivatelyServedApp   serves the application at the worker's private socket too, if there are several workers
+    ReloadableApp        makes everything below again when ferrule.toml changes
+    TracedApp            makes the request part of a trace, if traces are configured
+    PeerRequests         answers the other servers of the store, if there may be others
+    AccessControl        checks host, origin, token and size, and limits the headers
+    FrequentRequests     answers plain calls before they are routed
+    FastAPI              all other routes
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import FastAPI, Query
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ferrule.config import OAuthSection
 from ferrule.core.aio import cancel_all
@@ -28,41 +40,63 @@ from ferrule.server import (
     access_routes,
     call_routes,
     chat_routes,
-    cost_routes,
-    credential_routes,
-    mcp_server_routes,
     question_routes,
     tool_routes,
 )
-from ferrule.server.access import SESSION_COOKIE, AccessControl
+from ferrule.server.access import MAX_BODY_SIZE, SESSION_COOKIE, AccessControl
 from ferrule.server.api_document import complete_document
+from ferrule.server.asgi import encode_event, event_stream, mark_endless
 from ferrule.server.authentication import Authenticator, Client
 from ferrule.server.call_limits import CallAllowance, CallLimits
-from ferrule.server.endless_responses import mark_endless
 from ferrule.server.fleet import describe_event
-from ferrule.server.forwarded_calls import ForwardedCalls
-from ferrule.server.frequent_requests import FrequentRequests
+from ferrule.server.listening import PrivatelyServedApp
 from ferrule.server.mcp.http import McpHttpApp, VirtualServer
 from ferrule.server.oauth import TokenVerifier
+from ferrule.server.peer_connections import ServerConnections
+from ferrule.server.peer_requests import PeerRequests
 from ferrule.server.problems import Problem, handle_error, handle_invalid_request, json_response
-from ferrule.server.server_connections import ServerConnections
-from ferrule.server.services import (
-    AnyClient,
-    MakeOrchestrator,
-    ReadingClient,
-    Services,
-    ServicesOfApp,
-    encode_event,
-    event_stream,
-)
+from ferrule.server.reloading import MakeApp, ReloadableApp
+from ferrule.server.services import AnyClient, MakeOrchestrator, ReadingClient, Services, ServicesOfApp
 from ferrule.server.stateful_servers import share_stateful_servers
 from ferrule.server.store_changes import CHANGED, Part
 from ferrule.server.tokens import SESSION_SECONDS, Tokens
+from ferrule.telemetry.http import TracedApp
+from ferrule.telemetry.tracing import Tracing
 
 logger = logging.getLogger("ferrule.server")
 
 MAX_QUEUED_EVENTS: Final = 1_000
 """Of one listener; a slower one loses events and is told how many."""
+
+
+def add_layers(app: ASGIApp, layers: Sequence[Middleware | None]) -> ASGIApp:
+    """Wrap an application. The first layer is the outermost one; None stands for a layer that is not needed."""
+    for layer in filter(None, reversed(layers)):
+        app = layer.cls(app, *layer.args, **layer.kwargs)
+    return app
+
+
+def create_worker_app(
+    make_app: MakeApp,
+    file: Path | None,
+    *,
+    interval: float,
+    instant: bool,
+    private_socket: Path | None,
+    grace_seconds: int,
+) -> ASGIApp:
+    """Make the application of a worker process, which makes the application of `make_app` again when `file` changes.
+
+    At `private_socket` the application is also served to the other workers; None for the only worker.
+    """
+    return add_layers(
+        ReloadableApp(make_app, file, interval=interval, instant=instant),
+        [
+            Middleware(PrivatelyServedApp, private_socket, grace_seconds=grace_seconds)
+            if private_socket is not None
+            else None
+        ],
+    )
 
 
 def create_app(
@@ -82,8 +116,9 @@ def create_app(
     internal_url: str | None = None,
     private_socket: Path | None = None,
     page: Sequence[Route] = (),
+    tracing: Tracing | None = None,
 ) -> ASGIApp:
-    """The application that serves a library, which is opened and closed with it.
+    """Make the application that serves a library, which is opened and closed with it.
 
     `is_local`: it listens on this machine alone. `is_open`: requests need no token until the first one is created.
     `make_orchestrator` makes what answers the questions of one principal; without it there are only tools.
@@ -95,7 +130,7 @@ def create_app(
     `internal_url` the other servers of the store reach this one, for the MCP sessions that it has opened and the
     stateful MCP servers that it has started; at `private_socket`, where the application is served too, those reach it
     that share its port. `page` are the routes of the web page, which are public: what it shows, it reads with the
-    visitor's token.
+    visitor's token. `tracing` makes each request part of a trace.
     """
     check_policy(policy)
     tokens = Tokens(library.engine.store)
@@ -113,15 +148,8 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with library:
-            await fleet.register()
-            work = [services.limit_samples.run(), fleet.run()]
-            if make_orchestrator is not None:
-                work.append(services.continuations.run())
-            tasks = [asyncio.create_task(each) for each in work]
-            async with _run_all([each.run for each in mcp_apps.values()]):
+            async with _run_beside_requests(services, mcp_apps.values(), has_model=make_orchestrator is not None):
                 yield
-            await cancel_all(tasks)
-            await services.continuations.aclose()
             await limits.aclose()
             await connections.aclose()
             await services.aclose()
@@ -130,20 +158,31 @@ def create_app(
     app.state.services, app.state.authenticator = services, authenticator
     tool_calls = call_routes.ToolCallApp(services)
     _add_routes(app, tool_calls, mcp_apps, verifier, page)
-    sizes = {} if max_body_size is None else {"max_body_size": max_body_size}
-    controlled_app = AccessControl(
-        FrequentRequests(app, tool_calls, mcp_apps),
-        authenticator=authenticator,
-        is_local=is_local,
-        allowed_hosts=allowed_hosts,
-        allowed_origins=allowed_origins,
-        public_routes=page,
-        **sizes,
+    return add_layers(
+        app,
+        [
+            Middleware(TracedApp, tracing) if tracing is not None else None,
+            Middleware(
+                PeerRequests,
+                library.engine,
+                fleet,
+                connections,
+                *share_stateful_servers(library.engine, fleet, connections),
+            )
+            if fleet.address is not None
+            else None,
+            Middleware(
+                AccessControl,
+                authenticator=authenticator,
+                is_local=is_local,
+                allowed_hosts=allowed_hosts,
+                allowed_origins=allowed_origins,
+                public_routes=page,
+                max_body_size=max_body_size or MAX_BODY_SIZE,
+            ),
+            Middleware(FrequentRequests, tool_calls, mcp_apps),
+        ],
     )
-    if fleet.address is None:
-        return controlled_app
-    owners, executors = share_stateful_servers(library.engine, fleet, connections)
-    return ForwardedCalls(controlled_app, library.engine, fleet, connections, owners, executors)
 
 
 def _add_routes(
@@ -154,17 +193,17 @@ def _add_routes(
     page: Sequence[Route],
 ) -> None:
     app.router.routes.append(Route("/v1/tools/{name}/call", tool_calls, methods=["POST"]))
-    for routes in (
-        tool_routes,
-        call_routes,
-        mcp_server_routes,
-        question_routes,
-        chat_routes,
-        access_routes,
-        credential_routes,
-        cost_routes,
+    for router in (
+        tool_routes.router,
+        call_routes.router,
+        tool_routes.servers_router,
+        question_routes.router,
+        chat_routes.router,
+        access_routes.router,
+        access_routes.credentials_router,
+        access_routes.costs_router,
     ):
-        app.include_router(routes.router)
+        app.include_router(router)
     _add_own_routes(app)
     app.router.routes += [] if verifier is None else verifier.routes()
     for path, mcp_app in mcp_apps.items():
@@ -184,12 +223,53 @@ def _version() -> str:
 
 
 @asynccontextmanager
-async def _run_all(managers: list[Callable[[], Any]]) -> AsyncIterator[None]:
-    if not managers:
+async def _run_beside_requests(
+    services: Services, mcp_apps: Iterable[McpHttpApp], *, has_model: bool
+) -> AsyncIterator[None]:
+    """Run what a server does beside answering requests: samples, the fleet, approved runs, sessions of MCP."""
+    await services.fleet.register()
+    work = [services.limit_samples.run(), services.fleet.run()]
+    if has_model:
+        work.append(services.continuations.run())
+    tasks = [asyncio.create_task(each) for each in work]
+    async with AsyncExitStack() as stack:
+        for mcp_app in mcp_apps:
+            await stack.enter_async_context(mcp_app.run())
         yield
-        return
-    async with managers[0](), _run_all(managers[1:]):
-        yield
+    await cancel_all(tasks)
+    await services.continuations.aclose()
+
+
+class FrequentRequests:
+    """Answers single calls over HTTP, and plain calls and lists over MCP: routing would take longer than they do."""
+
+    def __init__(self, app: ASGIApp, tool_calls: call_routes.ToolCallApp, mcp_apps: Mapping[str, McpHttpApp]) -> None:
+        """`mcp_apps` by their paths."""
+        self._app, self._tool_calls, self._mcp_apps = app, tool_calls, mcp_apps
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        try:
+            rest = await self._answer(scope, receive, send)
+        except Problem as error:  # the body is too long or not complete
+            await error.to_response()(scope, receive, send)
+            return
+        if rest is not None:
+            await self._app(scope, rest, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
+        """None when the request is answered, else from where the application is to read it."""
+        if (name := self._tool_calls.find_name(scope["path"])) is not None:
+            scope["endpoint"], scope["path_params"] = self._tool_calls, {"name": name}  # for traces
+            await self._tool_calls(scope, receive, send)
+            return None
+        mcp_app = self._mcp_apps.get(scope["path"])
+        if mcp_app is None:
+            return receive
+        scope["endpoint"], scope["path_params"] = mcp_app, {}
+        return await mcp_app.answer_directly(scope, receive, send)
 
 
 # Health, sessions and events

@@ -1,4 +1,8 @@
-"""Who makes a request: the holder of a token, of a session, or the user of this machine."""
+"""Who makes a request, and what that client is shown of calls, runs, conversations, approvals, costs and events.
+
+A client is the holder of a token or of a session, or the user of this machine. A client sees what it did itself.
+Who approves or administers for a tenant sees everything in it, and an administrator without a tenant everything.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,23 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
+from ferrule.catalog.registry import RegistrySnapshot
+from ferrule.core.events import ToolEngineEvent
 from ferrule.core.permission import LOCAL_USER, Principal
-from ferrule.errors import StoreError, text_with_notes
+from ferrule.errors import StoreError, ToolNotFound, text_with_notes
+from ferrule.memory.conversation import Turn
+from ferrule.policy.approvals import ApprovalRequest
+from ferrule.policy.policy import Permissions
 from ferrule.server.call_limits import CallLimits, ClientCalls
 from ferrule.server.oauth import TokenVerifier
 from ferrule.server.problems import Problem
 from ferrule.server.tokens import TOKEN_PREFIX, AccessToken, Permission, Tokens, hash_token
+from ferrule.store.record import ToolCallRecord
 
 logger = logging.getLogger("ferrule.server")
 
@@ -54,7 +65,7 @@ class Client:
 
     @property
     def identity(self) -> str | None:
-        """Of its token or session; None for the user of this machine."""
+        """The id of the token or session; None for the user of this machine."""
         return None if self.token is None else self.token.token_id
 
     @property
@@ -62,7 +73,7 @@ class Client:
         return "" if self.token is None else self.token.tenant
 
     def add_tenant(self, conversation_id: str) -> str:
-        """The conversation's id in the store, with the tenant in front, so that the ids of tenants never collide."""
+        """Return the conversation's id in the store: with the tenant in front, so that ids never collide."""
         return f"{self.tenant}/{conversation_id}" if self.tenant else conversation_id
 
     @property
@@ -109,7 +120,7 @@ class Authenticator:
         self._local = Client(token=None, calls=ClientCalls())
 
     async def find_client(self, text: str | None) -> Client | None:
-        """The client with this token; the local user where no tokens exist, whatever a client sends.
+        """Find the client with this token; the local user while no tokens exist, whatever a client sends.
 
         While the store does not answer, what it has said in the last `MAX_ANSWER_AGE` seconds counts. Raises StoreError
         if it has said nothing.
@@ -164,7 +175,7 @@ class Authenticator:
                 raise
         self._is_failing = False
         self._answers[key] = _Answer(client, asked_at, asked_at + CHECK_INTERVAL)
-        self._answers.move_to_end(key, last=client is not None)  # texts that are no tokens must not replace tokens
+        self._answers.move_to_end(key, last=client is not None)  # texts of unknown clients must not replace tokens
         if len(self._answers) > MAX_KNOWN_TOKENS:
             self._answers.popitem(last=False)
         return client
@@ -188,7 +199,7 @@ class Authenticator:
             answer.due_at = time.monotonic() + CHECK_INTERVAL
 
     def on_token_created(self) -> None:
-        """From now on requests need a token: ask the store at the next one."""
+        """Ask the store at the next request, because requests need a token from now on."""
         self._changes += 1
         self._answers.pop(_NO_TOKEN, None)
 
@@ -201,8 +212,76 @@ class Authenticator:
                 del self._answers[key]
 
     def challenge(self, text: str | None) -> str:
-        """The header `WWW-Authenticate` for a request without a valid token."""
+        """Return the header `WWW-Authenticate` for a request without a valid token."""
         challenge = "Bearer" if self._verifier is None else self._verifier.challenge
         if text is None:
             return challenge
         return f'{challenge}{"," if self._verifier is not None else ""} error="invalid_token"'
+
+
+# What a client is shown; every route and the stream of events ask here
+
+
+class Visibility:
+    """What one client may see."""
+
+    def __init__(self, client: Client, permissions: Permissions) -> None:
+        self._client, self._permissions = client, permissions
+        own = frozenset(each.label for each in (client.principal, client.agent_principal) if each is not None)
+        self.principals = None if client.may("approve") else own
+        """The only ones in the tenant whose data the client sees, by their labels; None for all."""
+
+    @property
+    def tenant(self) -> str | None:
+        """The only tenant whose data the client sees; None for all."""
+        return None if self._client.sees_all_tenants else self._client.tenant
+
+    def shows_call(self, record: ToolCallRecord) -> bool:
+        return self._shows(record.principal, record.tenant)
+
+    def shows_failure(self, name: str, action: str | None, snapshot: RegistrySnapshot) -> bool:
+        """Return whether a client is shown what was learned from calls of all clients: patterns without values.
+
+        The client must be permitted to call every tool with this name and action, with any arguments: a rule about
+        arguments is about what others pass too.
+        """
+        if self.principals is None:
+            return True
+        try:
+            tool, capability = snapshot.find(name, action)
+        except ToolNotFound:
+            return False
+        decisions = [
+            self._permissions.decide(each, same)
+            for each in snapshot.by_id[tool.id]
+            for same in each.spec.capabilities
+            if same.name == capability.name
+        ]
+        return all(each.verdict != "deny" and not each.depends_on_arguments for each in decisions)
+
+    def shows_event(self, event: ToolEngineEvent) -> bool:
+        if self._client.sees_all_tenants:
+            return True
+        if event.principal is None:
+            tool = event.data.get("tool")  # that was loaded, changed or removed; what went wrong is for administrators
+            return tool is not None and self._permissions.may_use(tool)
+        request = event.data.get("request")
+        if isinstance(request, ApprovalRequest):
+            return self.shows_request(request)
+        return self._shows(event.principal.label, event.principal.tenant)
+
+    def shows_request(self, request: ApprovalRequest) -> bool:
+        # What follows the label, if anything: a digest of restrictions, or the tools that make the call.
+        return self._shows(request.principal.partition(" ")[0].partition("#")[0], request.tenant)
+
+    def shows_run(self, binding: Mapping[str, Any]) -> bool:
+        """Return whether a run is shown, by what was stored when the run began."""
+        return self._shows(binding.get("principal"), binding.get("tenant"))
+
+    def shows_conversation(self, turns: Sequence[Turn]) -> bool:
+        """Return whether a conversation of the tenant is shown and may be continued."""
+        return all(self._shows(turn.principal, self._client.tenant) for turn in turns)
+
+    def _shows(self, principal: str | None, tenant: str | None) -> bool:
+        is_of_tenant = self.tenant in (None, tenant or "")
+        return is_of_tenant and (self.principals is None or principal in self.principals)

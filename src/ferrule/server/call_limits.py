@@ -1,7 +1,7 @@
 """How many calls the clients of the server may make: per token, and per tenant for all its tokens together.
 
 The limits hold on each server, or with `[limits] shared = true` on all servers of the store together. Then slots and
-starts are leased as those of buckets are (see `ferrule.concurrency.fleet`): a call for which a slot is leased asks no
+starts are leased like slots of buckets (see `ferrule.concurrency.fleet`): a call for which a slot is leased asks no
 database. A call for which other servers have the slots waits a moment, until they have given back what they do not use.
 """
 
@@ -156,7 +156,7 @@ class ClientCalls:
 
     @asynccontextmanager
     async def slot(self, calls: int = 1) -> AsyncIterator[int]:
-        """For the time of some calls; yields how many may run concurrently. Rejected when there are too many."""
+        """Count some calls while they run, and yield how many may run concurrently. Raises Rejected for too many."""
         if not self._limits:
             yield calls
             return
@@ -196,7 +196,7 @@ class CallLimits:
             await self._controller.leave_fleet()
 
     def find(self, token: AccessToken) -> ClientCalls:
-        """The limits of a token, which its sessions share, and of its tenant."""
+        """Find the limits of a token, which its sessions share, and of its tenant."""
         own = CallAllowance(holder="This token", per_minute=token.calls_per_minute, max_concurrent=token.max_concurrent)
         allowances = {f"token:{token.root_id}": own}
         if token.tenant and (allowance := self._tenants.get(token.tenant) or self._tenants.get(EACH_TENANT)):

@@ -1,4 +1,4 @@
-"""The HTTP API of calls: one, streamed or not, and batches.
+"""The HTTP API of calls: one, streamed or not, and batches; their records, statistics, limits and artifacts.
 
 A single call is answered by a plain ASGI application, because FastAPI's layers take longer than the call.
 """
@@ -9,10 +9,12 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 
 import orjson
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
@@ -30,20 +32,15 @@ from ferrule.errors import (
     VALIDATION_ERROR,
     FerruleError,
 )
+from ferrule.server.asgi import SendEvent, encode_event, event_stream, read_body, send_json, stream_of_task
 from ferrule.server.authentication import Client
 from ferrule.server.mcp import execute_named, make_content_blocks
-from ferrule.server.messages import encode_answer, read_body, send_json
-from ferrule.server.problems import Problem, json_response, problem_of_error
-from ferrule.server.services import (
-    CallingClient,
-    SendEvent,
-    Services,
-    ServicesOfApp,
-    encode_event,
-    event_stream,
-    stream_of_task,
-)
+from ferrule.server.problems import Problem, encode_body, json_response, problem_of_error
+from ferrule.server.services import CallingClient, Limit, Moment, ReadingClient, Services, ServicesOfApp
 from ferrule.server.stateful_servers import UNREACHABLE
+from ferrule.store.queries import CallFilter
+from ferrule.store.record import Status, ToolCallRecord
+from ferrule.store.statistics import collect_series, find_oldest_call
 
 logger = logging.getLogger("ferrule.server")
 router = APIRouter(prefix="/v1")
@@ -142,9 +139,9 @@ class ToolCallApp:
         if any(header == b"idempotency-key" for header, _ in scope["headers"]):
             content = [name, {**options.model_dump(), "arguments": arguments}]
             calls = [(name, options.action, arguments)]
-            return await self._services.respond_once(Request(scope), client, content, respond, calls)
+            return await self._services.idempotent_requests.respond(Request(scope), client, content, respond, calls)
         result = await self._call(client, name, arguments, options)
-        return encode_answer(describe_result(result)) if result.is_success else _make_response(result)
+        return encode_body(describe_result(result)) if result.is_success else _make_response(result)
 
     async def _call(
         self, client: Client, name: str, arguments: dict[str, Any], options: CallRequest
@@ -153,28 +150,6 @@ class ToolCallApp:
             return await _execute(self._services, client, name, arguments, options)
         async with client.calls.slot():
             return await _execute(self._services, client, name, arguments, options)
-
-
-@router.post("/calls", tags=["calls"])
-async def call_batch(request: Request, batch: BatchRequest, services: ServicesOfApp, client: CallingClient) -> Response:
-    """Make several calls, as many of them concurrently as there are slots; their results have the same order."""
-
-    async def execute(each: NamedCall) -> ToolExecutionResult:
-        options = CallRequest(action=each.action, timeout=batch.timeout)
-        async with slots:
-            return await _execute(services, client, each.tool, each.arguments, options)
-
-    slots = asyncio.Semaphore()
-
-    async def respond() -> Response:
-        nonlocal slots
-        async with client.calls.slot(len(batch.calls)) as concurrent:
-            slots = asyncio.Semaphore(concurrent)
-            results = await asyncio.gather(*map(execute, batch.calls))
-        return json_response({"results": [describe_result(result) for result in results]})
-
-    calls = ((each.tool, each.action, each.arguments) for each in batch.calls)
-    return await services.respond_once(request, client, batch.model_dump(), respond, calls)
 
 
 def _parse_json(body: bytes) -> Any:
@@ -271,3 +246,174 @@ def _stream_call(
             send(encode_event("result", describe_result(result)))
 
     return stream_of_task(work)
+
+
+# Records
+
+
+@router.get("/calls", tags=["calls"])
+async def list_calls(
+    services: ServicesOfApp,
+    client: ReadingClient,
+    tool: str | None = None,
+    status: Status | None = None,
+    error_type: str | None = None,
+    conversation_id: str | None = None,
+    principal: str | None = None,
+    caller: Annotated[str | None, Query(description="What made the calls: agent, http, mcp, workflow …")] = None,
+    rule: Annotated[str | None, Query(description="The rule of the policy that decided; for administrators.")] = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
+    text: str | None = None,
+    after: Annotated[str | None, Query(description="The last record of the page before.")] = None,
+    brief: Annotated[bool, Query(description="Without arguments, results and metadata.")] = False,
+    limit: Limit = 100,
+) -> Response:
+    """List the records of calls, the newest first."""
+    visibility = services.visibility(client)
+    if rule is not None:
+        client.require("administer")
+    if after is not None:
+        await _find_record(after, services, client)
+    records = await services.library.engine.query_call_records(
+        tool_name=tool,
+        status=status,
+        error_type=error_type,
+        conversation_id=conversation_id,
+        principal=principal,
+        caller_type=caller,
+        rule=rule,
+        tenant=visibility.tenant,
+        principals=visibility.principals,
+        since=since,
+        until=until,
+        text=text,
+        after=after,
+        limit=limit,
+    )
+    describe = _summarize_call_record if brief else ToolCallRecord.to_dict
+    return json_response({"calls": list(map(describe, records))})
+
+
+@router.get("/calls/{call_id}", tags=["calls"])
+async def show_call(call_id: str, services: ServicesOfApp, client: ReadingClient) -> Response:
+    """The record of a call."""
+    return json_response((await _find_record(call_id, services, client)).to_dict())
+
+
+@router.post("/calls/{call_id}/cancel", tags=["calls"])
+async def cancel_call(call_id: str, services: ServicesOfApp, client: CallingClient) -> Response:
+    """Stop a call that runs on any server of the store. Its client gets a result with the error `cancelled`."""
+    await _find_record(call_id, services, client)
+    if not await services.fleet.cancel_call(call_id):
+        raise Problem(409, f"The call {call_id!r} does not run.")
+    return json_response({"call_id": call_id, "cancelled": True})
+
+
+@router.get("/calls/{call_id}/artifact", tags=["calls"])
+async def get_artifact(call_id: str, services: ServicesOfApp, client: ReadingClient) -> Response:
+    """The whole output of a call whose result was cut."""
+    record = await _find_record(call_id, services, client)
+    if record.artifact_id is None:
+        raise Problem(404, f"The call {call_id!r} has no artifact: its record contains its whole result.")
+    try:
+        content = await asyncio.to_thread(services.library.engine.get_artifact, record.artifact_id)
+    except FileNotFoundError:
+        raise Problem(404, f"The artifact of the call {call_id!r} was deleted.") from None
+    return Response(content, media_type="application/octet-stream")
+
+
+@router.get("/stats", tags=["calls"])
+async def get_statistics(
+    services: ServicesOfApp, client: ReadingClient, since: Moment | None = None, tool: str | None = None
+) -> Response:
+    """Counts, error rates and times of calls, in total and by tool."""
+    store, visibility = services.library.engine.store, services.visibility(client)
+    statistics = await store.get_call_statistics(
+        since=since, tool_name=tool, tenant=visibility.tenant, principals=visibility.principals
+    )
+    return json_response(statistics.to_dict())
+
+
+@router.get("/stats/series", tags=["calls"])
+async def get_series(
+    services: ServicesOfApp,
+    client: ReadingClient,
+    tool: str | None = None,
+    status: Status | None = None,
+    principal: str | None = None,
+    caller: str | None = None,
+    text: str | None = None,
+    since: Moment | None = None,
+    parts: Annotated[int, Query(ge=1, le=500)] = 60,
+) -> Response:
+    """Calls, failures, rejections and times over time, in equal parts: since a time, or since the oldest call."""
+    store, visibility = services.library.engine.store, services.visibility(client)
+    conditions = CallFilter(
+        tool_name=tool,
+        status=status,
+        principal=principal,
+        caller_type=caller,
+        text=text,
+        tenant=visibility.tenant,
+        principals=visibility.principals,
+    )
+    start, end = since and since.astimezone(UTC), datetime.now(UTC)
+    if start is None:
+        oldest = await store.query(find_oldest_call)
+        # A little earlier: a time of a `datetime` is rounded, and might be after the call.
+        start = end - timedelta(hours=1) if oldest is None else datetime.fromtimestamp(oldest - 0.001, UTC)
+    if start >= end:
+        raise Problem(422, "`since` is in the future.")
+    intervals = await store.query(collect_series, conditions, start, end, parts)
+    return json_response({"intervals": [asdict(each) for each in intervals]})
+
+
+@router.get("/limits", tags=["calls"])
+async def get_limits(services: ServicesOfApp, client: ReadingClient) -> Response:
+    """The slots and queues of this server, now and for each bucket over the last minutes."""
+    concurrency = services.library.engine.concurrency
+    described = asdict(concurrency.get_metrics())
+    if client.sees_all_tenants:  # the names of buckets and their load are about all tenants
+        described |= {"buckets": concurrency.get_bucket_metrics(), "samples": services.limit_samples.describe()}
+    return json_response(described)
+
+
+def _summarize_call_record(record: ToolCallRecord) -> dict[str, Any]:
+    """A record in a long list: what is shown only of one call is left out."""
+    described = record.to_dict()
+    for name in ("params", "result", "metadata", "fingerprint"):
+        del described[name]
+    return described
+
+
+async def _find_record(call_id: str, services: Services, client: Client) -> ToolCallRecord:
+    record = await services.library.engine.store.get_call_record(call_id)
+    if record is None or not services.visibility(client).shows_call(record):
+        raise Problem(404, f"There is no call {call_id!r}.")
+    return record
+
+
+# Batches
+
+
+@router.post("/calls", tags=["calls"])
+async def call_batch(request: Request, batch: BatchRequest, services: ServicesOfApp, client: CallingClient) -> Response:
+    """Make several calls, as many of them concurrently as there are slots; their results have the same order."""
+
+    async def execute(each: NamedCall) -> ToolExecutionResult:
+        options = CallRequest(action=each.action, timeout=batch.timeout)
+        async with slots:
+            return await _execute(services, client, each.tool, each.arguments, options)
+
+    slots = asyncio.Semaphore()
+
+    async def respond() -> Response:
+        nonlocal slots
+        async with client.calls.slot(len(batch.calls)) as concurrent:
+            slots = asyncio.Semaphore(concurrent)
+            results = await asyncio.gather(*map(execute, batch.calls))
+        return json_response({"results": [describe_result(result) for result in results]})
+
+    calls = ((each.tool, each.action, each.arguments) for each in batch.calls)
+    return await services.idempotent_requests.respond(request, client, batch.model_dump(), respond, calls)

@@ -18,18 +18,11 @@ from ferrule.core.messages import Message, text_of_message
 from ferrule.errors import FerruleError
 from ferrule.orchestrator import OrchestratorResult
 from ferrule.orchestrator.strategy_runner import StrategyChosen
+from ferrule.server.asgi import encode_event, event_stream, stream_of_task
 from ferrule.server.authentication import Client
 from ferrule.server.problems import Problem, json_response, problem_of_error
 from ferrule.server.question_routes import MAX_QUESTION_LENGTH, describe_event
-from ferrule.server.services import (
-    CallingClient,
-    ReadingClient,
-    Services,
-    ServicesOfApp,
-    encode_event,
-    event_stream,
-    stream_of_task,
-)
+from ferrule.server.services import CallingClient, ReadingClient, Services, ServicesOfApp
 
 router = APIRouter(prefix="/v1", tags=["openai"])
 
@@ -132,7 +125,7 @@ async def complete_chat(
     async def respond() -> Response:
         return json_response(reply.complete(await answer(None)))
 
-    return await services.respond_once(request, client, chat.model_dump(), respond)
+    return await services.idempotent_requests.respond(request, client, chat.model_dump(), respond)
 
 
 @router.post("/responses")
@@ -159,7 +152,7 @@ async def create_response(
     async def respond() -> Response:
         return json_response(reply.complete(await answer(None)))
 
-    return await services.respond_once(request, client, body.model_dump(), respond)
+    return await services.idempotent_requests.respond(request, client, body.model_dump(), respond)
 
 
 class _ChatQuestion:
@@ -170,7 +163,7 @@ class _ChatQuestion:
 
 
 def _read_messages(items: Sequence[dict[str, Any]]) -> _ChatQuestion:
-    """Take a conversation of OpenAI's format apart; parts that are no text are refused, not ignored."""
+    """Split a conversation of OpenAI's format. Raises Problem for parts other than text."""
     messages: list[Message] = []
     instructions: list[str] = []
     for item in items:

@@ -1,7 +1,7 @@
 """Several servers on one Postgres store: any of them shows what happens on the others, and stops what runs there. A
 tool that one of them cannot reach is not called by the others for a while.
 
-Servers tell each other what happens only while somebody watches: a server with an open stream of events says so every
+Servers tell each other what happens only while a client watches: a server with an open stream of events says so every
 few seconds. With another store there is one server, perhaps with several workers, and nothing to tell. Each server and
 worker registers where the others reach it, for requests that only one of them can answer.
 """
@@ -15,7 +15,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -44,7 +44,7 @@ from ferrule.store.servers import (
 logger = logging.getLogger("ferrule.server")
 
 WATCH_INTERVAL: Final = 5.0
-"""Seconds between two messages of a server that somebody watches."""
+"""Seconds between two messages of a server whose clients watch."""
 WATCH_LIFETIME: Final = 15.0
 CANCEL_TIMEOUT: Final = 20.0
 CHECK_INTERVAL: Final = 0.1
@@ -101,7 +101,7 @@ class ServerFleet:
         self._watched_until = 0.0
         self._unsubscribe: Callable[[], None] | None = None
         self.address: ServerAddress | None = None
-        """Where the others reach this server, if they can; None if there are no others."""
+        """Where the other servers reach this server, if they can; None if this is the only server."""
         if self._channel.is_available or private_socket is not None:
             self.address = ServerAddress(
                 server_id=self.server_id,
@@ -196,32 +196,33 @@ class ServerFleet:
         return lambda: self._listeners.discard(listener)
 
     async def cancel_run(self, run_id: str) -> bool:
-        """Stop a run in progress on any server; False when it is on none, or did not stop in time."""
-        if self._cancel_run(run_id):
-            return True
-        lock = RUN_PREFIX + run_id
-        if not self._channel.is_available or not await self._engine.store.is_locked(lock):
-            return False
-        self._channel.send({"kind": "cancel_run", "run_id": run_id})
-        deadline = time.monotonic() + CANCEL_TIMEOUT
-        while time.monotonic() < deadline:
-            if not await self._engine.store.is_locked(lock):
-                return True
-            await asyncio.sleep(CHECK_INTERVAL)
-        return False
+        """Stop a run on any server. Returns False when no server has it in progress, or it did not stop in time."""
+
+        async def is_running() -> bool:
+            return await self._engine.store.is_locked(RUN_PREFIX + run_id)
+
+        return self._cancel_run(run_id) or await self._cancel_elsewhere(
+            {"kind": "cancel_run", "run_id": run_id}, is_running
+        )
 
     async def cancel_call(self, call_id: str) -> bool:
-        """Stop a call that runs on any server; False when it runs on none, or did not stop in time."""
-        if self._engine.cancel(call_id):
-            return True
-        record = await self._engine.store.get_call_record(call_id)
-        if not self._channel.is_available or record is None or record.status != "running":
+        """Stop a call on any server. Returns False when it runs on no server, or did not stop in time."""
+
+        async def is_running() -> bool:
+            record = await self._engine.store.get_call_record(call_id)
+            return record is not None and record.status == "running"
+
+        return self._engine.cancel(call_id) or await self._cancel_elsewhere(
+            {"kind": "cancel_call", "call_id": call_id}, is_running
+        )
+
+    async def _cancel_elsewhere(self, message: ChannelMessage, is_running: Callable[[], Awaitable[bool]]) -> bool:
+        if not self._channel.is_available or not await is_running():
             return False
-        self._channel.send({"kind": "cancel_call", "call_id": call_id})
+        self._channel.send(message)
         deadline = time.monotonic() + CANCEL_TIMEOUT
         while time.monotonic() < deadline:
-            record = await self._engine.store.get_call_record(call_id)
-            if record is None or record.status != "running":
+            if not await is_running():
                 return True
             await asyncio.sleep(CHECK_INTERVAL)
         return False

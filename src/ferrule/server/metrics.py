@@ -50,21 +50,13 @@ class CallMetrics:
     def collect(self) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-        calls = CounterMetricFamily("ferrule_tool_calls", "Calls that have ended.", labels=["tool", "status"])
-        for labels, number in self._calls.items():
-            calls.add_metric(labels, number)
-        yield calls
-        rejected = CounterMetricFamily(
-            "ferrule_tool_calls_rejected", "Calls that were rejected.", labels=["reason", "bucket"]
-        )
-        for labels, number in self._rejections.items():
-            rejected.add_metric(labels, number)
-        yield rejected
         durations = HistogramMetricFamily("ferrule_tool_call_duration_seconds", "How long tools ran.", labels=["tool"])
         for tool, counts in self._durations.items():
             durations.add_metric([tool], list(_accumulate(counts)), sum_value=self._seconds[tool])
         yield durations
         for name, text, label_names, counter in (
+            ("ferrule_tool_calls", "Calls that have ended.", ["tool", "status"], self._calls),
+            ("ferrule_tool_calls_rejected", "Calls that were rejected.", ["reason", "bucket"], self._rejections),
             ("ferrule_cost", "What calls and models' replies cost.", ["kind", "name", "tenant"], self._costs),
             ("ferrule_model_requests", "Requests to models.", ["model", "status"], self._model_requests),
             ("ferrule_model_tokens", "Tokens that models used.", ["model", "direction"], self._model_tokens),

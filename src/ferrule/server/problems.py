@@ -31,13 +31,21 @@ class Problem(Exception):
         self.status, self.detail, self.headers, self.members = status, detail, headers, members
 
     def to_response(self, path: str = "") -> Response:
-        """The response to a request for a path; clients of OpenAI's API find the error in their format too."""
+        """Make the response to a request for a path. Clients of OpenAI's API find the error in their format too."""
         title = HTTPStatus(self.status).phrase
         content = {**self.members, "type": "about:blank", "title": title, "status": self.status, "detail": self.detail}
         if path.startswith(OPENAI_PATHS):
             error = {"message": self.detail, "type": "invalid_request_error", "param": None}
             content["error"] = {**error, "code": content.get("code")}
         return json_response(content, self.status, headers=self.headers, media_type=PROBLEM_TYPE)
+
+
+def encode_body(content: Any) -> bytes:
+    """Encode JSON. What orjson cannot encode, such as a number of more than 64 bits, is converted first."""
+    try:
+        return orjson.dumps(content)
+    except TypeError:
+        return encode_json(content)
 
 
 def json_response(
@@ -47,21 +55,19 @@ def json_response(
     headers: Mapping[str, str] | None = None,
     media_type: str = "application/json",
 ) -> Response:
-    """A response with JSON. What orjson cannot encode is converted first."""
-    try:
-        body = orjson.dumps(content)
-    except TypeError:
-        body = encode_json(content)
-    return Response(body, status, headers=None if headers is None else dict(headers), media_type=media_type)
+    """Make a response with JSON."""
+    return Response(
+        encode_body(content), status, headers=None if headers is None else dict(headers), media_type=media_type
+    )
 
 
 def problem_of_error(error: Exception) -> Problem:
-    """The problem for an error that a handler raised."""
+    """Return the problem for an error that a handler raised."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, HTTPException):
         return Problem(error.status_code, str(error.detail), headers=error.headers)
-    if isinstance(error, RunInterrupted):  # calls were made: this is no refusal, after which a request may be repeated
+    if isinstance(error, RunInterrupted):  # calls were made: after a refusal, the request could be repeated
         return Problem(503, str(error))
     if isinstance(error, LockHeld | RunInProgress):
         return Problem(409, str(error))
@@ -75,7 +81,7 @@ def problem_of_error(error: Exception) -> Problem:
 
 
 async def handle_error(request: Request, error: Exception) -> Response:
-    """The exception handler of the application."""
+    """Answer an exception of a route."""
     problem = problem_of_error(error)
     if isinstance(error, HTTPException) and problem.detail in ("Not Found", "Method Not Allowed"):  # of the router
         problem = _describe_missing_route(request, problem.status)
@@ -95,14 +101,14 @@ def _describe_missing_route(request: Request, status: int) -> Problem:
 
 
 def _find_methods(request: Request) -> list[str]:
-    """All methods of a path; each route knows only its own, and those of routers are not listed."""
+    """Find all methods of a path. Each route knows only its own methods."""
     routes = request.app.router.routes
     scopes = {method: {**request.scope, "method": method} for method in _METHODS}
     return [name for name, scope in scopes.items() if any(route.matches(scope)[0] is Match.FULL for route in routes)]
 
 
 async def handle_invalid_request(request: Request, error: Any) -> Response:
-    """For FastAPI's validation errors: which part of the request is wrong, without repeating its value."""
+    """Answer a validation error of FastAPI: which part of the request is wrong, without repeating its value."""
     errors = [{"at": ".".join(map(str, each["loc"])), "message": each["msg"]} for each in error.errors()]
     detail = "; ".join(f"{each['at']}: {each['message']}" for each in errors[:5])
     return Problem(422, f"The request is not valid: {detail}.", errors=errors).to_response(request.url.path)

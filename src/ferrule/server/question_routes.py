@@ -24,22 +24,20 @@ from ferrule.memory.failure_history import FailureHistory
 from ferrule.orchestrator import OrchestratorResult
 from ferrule.orchestrator.strategy_runner import StrategyChosen
 from ferrule.policy.approvals import Approval, ApprovalRequest, ApprovalState
+from ferrule.server.asgi import encode_event, event_stream, stream_of_task
 from ferrule.server.authentication import Client
 from ferrule.server.call_routes import ConversationId
 from ferrule.server.problems import Problem, json_response, problem_of_error
-from ferrule.server.run_details import describe_whole_run
+from ferrule.server.runs import describe_whole_run
 from ferrule.server.services import (
     AdminClient,
     ApprovingClient,
     CallingClient,
+    Limit,
     ReadingClient,
     Services,
     ServicesOfApp,
-    encode_event,
-    event_stream,
-    stream_of_task,
 )
-from ferrule.server.tool_routes import Limit
 from ferrule.store.spending import CostSummary, summarize_costs
 from ferrule.workflow.results import PlanCreated, StepEnded
 
@@ -109,7 +107,7 @@ async def ask(request: Request, ask: AskRequest, services: ServicesOfApp, client
         result = await answer_question(services, client, ask, None)
         return json_response(describe_answer(result, client))
 
-    return await services.respond_once(request, client, ask.model_dump(), respond)
+    return await services.idempotent_requests.respond(request, client, ask.model_dump(), respond)
 
 
 async def answer_question(
@@ -241,7 +239,7 @@ async def resume_run(
     async def respond() -> Response:
         return json_response(describe_answer(await answer(None), client))
 
-    return await services.respond_once(request, client, [run_id, resume.model_dump()], respond)
+    return await services.idempotent_requests.respond(request, client, [run_id, resume.model_dump()], respond)
 
 
 async def _decide_all(run_id: str, allowed: bool, services: Services, client: Client) -> None:

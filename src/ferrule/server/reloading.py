@@ -11,7 +11,7 @@ import asyncio
 import logging
 import signal
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +22,7 @@ from ferrule.core.aio import cancel_all
 from ferrule.errors import FerruleError
 from ferrule.kinds.source import WatchedFolder
 from ferrule.kinds.watching import FileWatcher
-from ferrule.server.endless_responses import is_endless
+from ferrule.server.asgi import is_endless
 
 logger = logging.getLogger("ferrule.server")
 
@@ -127,13 +127,13 @@ class RunningApp:
         self._ended_requests: set[asyncio.Task[Any]] = set()
         self._messages: asyncio.Queue[Message] = asyncio.Queue()
         self._replies: asyncio.Queue[Message] = asyncio.Queue()
-        self._lifespan: asyncio.Task[None] | None = None
+        self._lifespan: asyncio.Future[Any] | None = None
         self._is_stopping = False
 
     async def start(self) -> None:
         """StartFailed when the application cannot start."""
         scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": {}}
-        self._lifespan = asyncio.create_task(_await(self._app(scope, self._messages.get, self._replies.put)))
+        self._lifespan = asyncio.ensure_future(self._app(scope, self._messages.get, self._replies.put))
         try:
             reply = await self._exchange("lifespan.startup")
         except asyncio.CancelledError:
@@ -182,14 +182,11 @@ class RunningApp:
         assert self._lifespan is not None
         self._messages.put_nowait({"type": message_type})
         reply = asyncio.ensure_future(self._replies.get())
-        await asyncio.wait({reply, self._lifespan}, return_when=asyncio.FIRST_COMPLETED)
+        waiting: set[asyncio.Future[Any]] = {reply, self._lifespan}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if reply.done():
             return reply.result()
         reply.cancel()
         if (error := self._lifespan.exception()) is not None:
             logger.error("the application failed", exc_info=error)
         return {"type": f"{message_type}.failed", "message": str(error or "")}
-
-
-async def _await(work: Awaitable[None]) -> None:
-    await work

@@ -3,59 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-from functools import partial
-from hashlib import scrypt, sha256
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
-from uuid import uuid4
+from typing import Annotated, Any, Final
 
-import orjson
-from fastapi import Depends, Request
-from starlette.responses import Response, StreamingResponse
+from fastapi import Depends, Query, Request
+from pydantic import BeforeValidator
 
-from ferrule.core.aio import ProgressQueue
-from ferrule.core.content import encode_json
 from ferrule.core.permission import CallPolicy, Principal
-from ferrule.errors import StoreError, ToolNotFound
+from ferrule.errors import StoreError
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory.conversation import ConversationMemory, Turn
 from ferrule.orchestrator import Orchestrator, OrchestratorResult
 from ferrule.policy.policy import Permissions
-from ferrule.server.audit import AuditLog
-from ferrule.server.authentication import Client
+from ferrule.server.authentication import Client, Visibility
 from ferrule.server.call_limits import CallLimits
-from ferrule.server.continuations import Continuations
 from ferrule.server.fleet import ServerFleet
+from ferrule.server.idempotency import IdempotentRequests
 from ferrule.server.metrics import CallMetrics, LimitSamples
-from ferrule.server.problems import Problem, problem_of_error
-from ferrule.server.run_details import RunSummaries
+from ferrule.server.problems import Problem
+from ferrule.server.runs import Continuations, RunSummaries
 from ferrule.server.store_changes import StoreChanges
-from ferrule.server.tokens import LOCAL_AGENT, AccessToken, Permission, Tokens
-from ferrule.server.visibility import Visibility
-from ferrule.store import client_requests
-from ferrule.store.database import StoreDatabase
+from ferrule.server.tokens import LOCAL_AGENT, AccessToken, AuditLog, Permission, Tokens
 from ferrule.store.tokens import has_token
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 logger = logging.getLogger("ferrule.server")
 
 MakeOrchestrator = Callable[[Principal | None], Orchestrator]
-KEEPALIVE_INTERVAL: Final = 15.0
-"""Seconds after which a comment is sent on a quiet stream, so that proxies do not close it."""
-MAX_UNREAD_PROGRESS: Final = 1_000_000
-"""Bytes of the progress of one stream that wait for its client."""
-MAX_KEY_LENGTH: Final = 200
-KEY_LIFETIME: Final = 86_400.0
-STORE_DELAYS: Final = (0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
-"""Seconds between attempts to claim an idempotency key or to store its response while the database is away."""
 STORE_CHECK_TIMEOUT: Final = 5.0
-SLOW_DIGEST: Final = "scrypt:"
-"""The prefix of such digests."""
 
 
 class Services:
@@ -89,6 +66,7 @@ class Services:
         )
         self.continuations = Continuations(library.engine, self._continue_run, lambda run_id: run_id in self._tasks)
         self.audit = AuditLog(library.engine.store)
+        self.idempotent_requests = IdempotentRequests(library.engine)
         self.run_summaries = RunSummaries(library.engine.store)
         self._makers: dict[str | None, MakeOrchestrator] = {}
         if make_orchestrator is not None:
@@ -100,11 +78,11 @@ class Services:
         """The questions in progress on this server, by run."""
 
     def permissions(self, client: Client) -> Permissions:
-        """What a client may call, and so may see."""
+        """Return what a client may call, and so may see."""
         return self.library.engine.permissions(client.principal, self.policy)
 
     def visibility(self, client: Client) -> Visibility:
-        """What a client may see of what was done."""
+        """Return what a client may see of what was done."""
         return Visibility(client, self.permissions(client))
 
     @property
@@ -113,11 +91,11 @@ class Services:
         return [name for name in self._makers if name is not None]
 
     def orchestrator(self, client: Client, model: str | None = None) -> Orchestrator:
-        """Answers the questions of a client, in the name of a principal of its own."""
+        """Return the orchestrator for the questions of a client, which has its own principal."""
         return self._find_orchestrator(client.agent_principal, model)
 
     async def read_conversation(self, conversation_id: str, client: Client) -> tuple[Turn, ...]:
-        """The turns of a conversation of the client's tenant; it is not found if the client may not see them."""
+        """Read a conversation of the client's tenant. Raises Problem if the client may not see it."""
         memory = ConversationMemory(self.library.engine.store)
         turns = await memory.create_snapshot(client.add_tenant(conversation_id)).turns()
         if not self.visibility(client).shows_conversation(turns):
@@ -125,7 +103,7 @@ class Services:
         return turns
 
     async def orchestrator_of_run(self, run_id: str, client: Client) -> Orchestrator:
-        """Continues a run in the name of who started it: who resumes or approves it lends it no rights."""
+        """Find the orchestrator that continues a run in its owner's name: a client that resumes it lends no rights."""
         binding = await self._read_binding(run_id)
         own = client.agent_principal
         if own is None or "principal" not in binding or own.client_id == binding.get("client_id"):
@@ -136,7 +114,7 @@ class Services:
         return self._orchestrator_of_binding(binding, None if owner is None else owner.agent_principal)
 
     async def _continue_run(self, run_id: str, listener: Callable[[Any], None]) -> OrchestratorResult:
-        """Continue a run that nobody waits for, within the limits of who started it."""
+        """Continue a run for which no client waits, within the limits of the token that started it."""
         if (task := asyncio.current_task()) is not None:
             self.track_run(run_id, task)
         binding = await self._read_binding(run_id)
@@ -156,13 +134,13 @@ class Services:
         return await ConversationMemory(self.library.engine.store).get_run_binding(run_id) or {}
 
     def _orchestrator_of_binding(self, binding: Mapping[str, Any], principal: Principal | None) -> Orchestrator:
-        """With the model that began the run, if it can still be chosen."""
+        """Return an orchestrator with the model that began the run, if that model can still be chosen."""
         candidates = [self._find_orchestrator(principal, model) for model in (None, *self.models)]
         same_model = (each for each in candidates if each.model.name == binding.get("model"))
         return next(same_model, candidates[0])
 
     async def _find_owner(self, run_id: str, binding: Mapping[str, Any]) -> AccessToken | None:
-        """The token that a run was started with; None for the agent of who runs this server."""
+        """Find the token that a run was started with; None for this machine's agent. Raises Problem if it ended."""
         if [binding.get(name) for name in ("principal", "tenant", "client_id")] == [LOCAL_AGENT.label, "", ""]:
             return None
         for token in await self.tokens.list_tokens(with_external_sessions=True):
@@ -192,7 +170,7 @@ class Services:
     async def check_store(self) -> None:
         """Raise StoreError unless the store answers and has accepted all records.
 
-        One look is for all who ask meanwhile: nobody needs a token to ask.
+        One query is for all requests that arrive meanwhile, because this request needs no token.
         """
         if self._store_check is None or self._store_check.done():
             self._store_check = asyncio.create_task(self.library.engine.store.query(has_token))
@@ -209,94 +187,9 @@ class Services:
         task.add_done_callback(lambda _: self._tasks.pop(run_id, None))
 
     def cancel_run(self, run_id: str) -> bool:
-        """Stop a run that is in progress on this server; False when it is not."""
+        """Stop a run that is in progress on this server. Returns False for other runs."""
         task = self._tasks.get(run_id)
         return task is not None and task.cancel()
-
-    # Requests with an idempotency key
-
-    async def respond_once(
-        self,
-        request: Request,
-        client: Client,
-        content: Any,
-        respond: Callable[[], Coroutine[Any, Any, Response]],
-        calls: Iterable[tuple[str, str | None, Mapping[str, Any]]] = (),
-    ) -> Response:
-        """The response; the same one for each repetition of a request with the same `Idempotency-Key`.
-
-        It is stored like a record, without secrets: also without those in the arguments of the `calls` that it makes,
-        which are a tool, an action and arguments each.
-        """
-        key = request.headers.get("idempotency-key")
-        if key is None:
-            return await respond()
-        if not 0 < len(key) <= MAX_KEY_LENGTH:
-            raise Problem(400, f"An Idempotency-Key has 1 to {MAX_KEY_LENGTH} characters.")
-        store, principal = self.library.engine.store, f"{client.tenant}/{client.name}"
-        arguments_of_calls = [(self._find_secret_names(name, action), arguments) for name, action, arguments in calls]
-        has_secrets = any(names for names, _ in arguments_of_calls) or store.redaction.redact(content) != content
-        make_digest = partial(_digest_request, [request.url.path, content], f"{principal}/{key}")
-        digest = await make_digest(is_slow=has_secrets)
-        claim_id = uuid4().hex
-        earlier = await self._query_when_available(
-            client_requests.claim_request, principal, key, digest, claim_id, lifetime=KEY_LIFETIME
-        )
-        if earlier is not None:
-            # A server with other tools or other secrets may have chosen the other digest.
-            is_same = earlier["digest"] == await make_digest(is_slow=earlier["digest"].startswith(SLOW_DIGEST))
-            return _repeat_response(earlier, key, is_same=is_same)
-        try:
-            response = await respond()
-        except BaseException as error:
-            if isinstance(error, Exception) and problem_of_error(error).status < 500:  # nothing was executed
-                await self._query_when_available(client_requests.release_request, principal, key, claim_id)
-            raise
-        if response.status_code >= 400:  # nothing was executed either: it may be tried again
-            await self._query_when_available(client_requests.release_request, principal, key, claim_id)
-            return response
-        secrets = {
-            text for names, arguments in arguments_of_calls for text in store.redaction.find_secrets(arguments, names)
-        }
-        body = self._redact_stored_response(bytes(response.body).decode(), sorted(secrets, key=len, reverse=True))
-        try:
-            await self._query_when_available(
-                client_requests.complete_request, principal, key, response.status_code, body
-            )
-        except StoreError as error:  # the call was made: the client gets its answer, and a repetition is refused
-            logger.error("key=<%s>, error=<%s> | the response of a request is not stored", key, error)
-        return response
-
-    async def _query_when_available(
-        self, function: Callable[Concatenate[StoreDatabase, P], T], *arguments: P.args, **options: P.kwargs
-    ) -> T:
-        """Ask the store, and wait for as long as a restart of the database takes."""
-        store = self.library.engine.store
-        for delay in STORE_DELAYS:
-            try:
-                return await store.query(function, *arguments, **options)
-            except StoreError:
-                await asyncio.sleep(delay)
-        return await store.query(function, *arguments, **options)
-
-    def _find_secret_names(self, name: str, action: str | None) -> frozenset[str]:
-        try:
-            return self.library.engine.registry.find(name, action)[1].secret_names
-        except ToolNotFound:
-            return frozenset()
-
-    def _redact_stored_response(self, body: str, secrets: Sequence[str]) -> str:
-        """The body of a response without secrets, also those of the run that it is about."""
-        store, content = self.library.engine.store, json.loads(body)
-        cleaned = store.redaction.redact(content, tuple(secrets))
-        for members in (
-            content,
-            content.get("ferrule"),
-            content.get("metadata"),
-        ):  # where our and OpenAI's formats say it
-            if isinstance(members, dict) and isinstance(run_id := members.get("run_id"), str):
-                cleaned = store.get_run_secrets(run_id).redact(cleaned)
-        return body if cleaned == content else json.dumps(cleaned)
 
 
 def _ended_owner(run_id: str, binding: Mapping[str, Any]) -> Problem:
@@ -305,30 +198,16 @@ def _ended_owner(run_id: str, binding: Mapping[str, Any]) -> Problem:
     )
 
 
-async def _digest_request(content: Any, salt: str, *, is_slow: bool) -> str:
-    """Differs for any two requests. A slow one is for those with secrets, so that these are not found by trying."""
-    data = encode_json(content, escape_surrogates=True)
-    if not is_slow:
-        return sha256(data).hexdigest()
-    encoded = salt.encode("utf-8", "surrogatepass")
-    digest = await asyncio.to_thread(scrypt, data, salt=encoded, n=2**14, r=8, p=1, dklen=32)
-    return SLOW_DIGEST + digest.hex()
+# Parameters of routes
 
 
-def _repeat_response(earlier: dict[str, Any], key: str, *, is_same: bool) -> Response:
-    if not is_same:
-        raise Problem(422, f"The Idempotency-Key {key!r} was used for another request. Use a new one.")
-    if earlier["response"] is None:
-        raise Problem(
-            409,
-            f"The request with the Idempotency-Key {key!r} has not ended yet, or its server died while it ran.",
-            headers={"Retry-After": "1"},
-        )
-    headers = {"Idempotency-Replayed": "true"}
-    return Response(earlier["response"], earlier["status"], headers=headers, media_type="application/json")
+def _parse_iso_time(value: Any) -> Any:
+    """Read a text. A number would be taken as seconds since 1970, although the API says nothing of it."""
+    return datetime.fromisoformat(value) if isinstance(value, str) else value
 
 
-# Dependencies of routes
+Moment = Annotated[datetime, BeforeValidator(_parse_iso_time)]
+Limit = Annotated[int, Query(ge=1, le=1_000)]
 
 
 def get_services(request: Request) -> Services:
@@ -358,63 +237,3 @@ ReadingClient = Annotated[Client, _require("read")]
 CallingClient = Annotated[Client, _require("call")]
 ApprovingClient = Annotated[Client, _require("approve")]
 AdminClient = Annotated[Client, _require("administer")]
-
-
-# Server-sent events
-
-
-class SendEvent(Protocol):
-    """Sends an event to a client. Progress that the client does not read is dropped, the oldest first."""
-
-    def __call__(self, event: bytes, /, *, is_progress: bool = False) -> None: ...
-
-
-def encode_event(name: str, data: Any, event_id: str | None = None) -> bytes:
-    try:
-        content = orjson.dumps(data)
-    except TypeError:
-        content = encode_json(data)
-    head = b"" if event_id is None else b"id: " + event_id.encode() + b"\n"
-    return head + b"event: " + name.encode() + b"\ndata: " + content + b"\n\n"
-
-
-def event_stream(events: AsyncIterator[bytes], request: Request) -> StreamingResponse:
-    if "idempotency-key" in request.headers:  # to ignore it would execute a repeated request again
-        raise Problem(400, "A streamed response is not stored: send the request without Idempotency-Key.")
-    headers = {"X-Accel-Buffering": "no"}
-    return StreamingResponse(_keep_alive(events), media_type="text/event-stream", headers=headers)
-
-
-async def _keep_alive(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The events, with a comment whenever none came for a while."""
-    pending = asyncio.ensure_future(anext(events, None))
-    try:
-        while True:
-            done, _ = await asyncio.wait({pending}, timeout=KEEPALIVE_INTERVAL)
-            if not done:
-                yield b": keep-alive\n\n"
-                continue
-            event = pending.result()
-            if event is None:
-                return
-            yield event
-            pending = asyncio.ensure_future(anext(events, None))
-    finally:
-        pending.cancel()
-        await asyncio.wait({pending})
-        close = getattr(events, "aclose", None)
-        if close is not None:
-            await close()
-
-
-async def stream_of_task(work: Callable[[SendEvent], Coroutine[Any, Any, None]]) -> AsyncIterator[bytes]:
-    """The events that a task sends; closing the iterator ends the task."""
-    queue = ProgressQueue[bytes | None](MAX_UNREAD_PROGRESS, lambda event: len(event or b""))
-    task = asyncio.create_task(work(queue.add))
-    task.add_done_callback(lambda _: queue.add(None))
-    try:
-        while (event := await queue.get()) is not None:
-            yield event
-    finally:
-        task.cancel()
-        await asyncio.wait({task})

@@ -18,10 +18,10 @@ from ferrule.errors import Rejected, StoreError
 from ferrule.kinds.mcp.config import McpServerConfig
 from ferrule.kinds.mcp.executor import McpExecutor
 from ferrule.kinds.mcp.listing import HANDLER
-from ferrule.server.call_forwarding import CallForwarder, NotOwner
 from ferrule.server.fleet import ServerFleet
-from ferrule.server.mcp.server_requests import REQUEST_HANDLER, RequestExecutor
-from ferrule.server.server_connections import ServerConnections, ServerGone, ServerOutOfReach
+from ferrule.server.mcp.resources_and_prompts import REQUEST_HANDLER, RequestExecutor
+from ferrule.server.peer_calls import CallForwarder, NotOwner
+from ferrule.server.peer_connections import ServerConnections, ServerGone, ServerOutOfReach
 from ferrule.store.servers import claim_process
 
 OWNER_LIFETIME: Final = 2.0

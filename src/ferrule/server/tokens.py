@@ -1,4 +1,7 @@
-"""Access tokens: what a client of the server may do. A token is shown once; the store has only its hash."""
+"""Access tokens, what their holders may do, and the log of what administrators have done.
+
+A token is shown once; the store has only its hash. Calls and approvals have their own records.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from ferrule.core.permission import PLANNER_PRINCIPAL, EffectTier, Principal
 from ferrule.errors import SetupError
 from ferrule.store import ToolKnowledgeStore
 from ferrule.store import tokens as table
+from ferrule.store.entry_streams import find_last_entries
 
 Role: TypeAlias = Literal["viewer", "caller", "approver", "admin"]
 Permission: TypeAlias = Literal["read", "call", "approve", "administer"]
@@ -66,7 +70,7 @@ class AccessToken:
 
     @property
     def account(self) -> str:
-        """Whose credentials its calls use: those of its name, or of the user of an issuer."""
+        """The account whose credentials the calls use: of the token's name, or of the user of an issuer."""
         return f"oauth:{self.tenant}/{self.root_id}" if self.is_external else f"token:{self.tenant}/{self.name}"
 
     @cached_property
@@ -130,7 +134,7 @@ class Tokens:
         max_concurrent: int | None = None,
         expires_in: float | None = None,
     ) -> tuple[AccessToken, str]:
-        """Create a token; returns it with its secret text, which nobody can find out later."""
+        """Create a token. Returns the token with its secret text, which cannot be read later."""
         _check_name(name, "name")
         if tenant:
             _check_name(tenant, "tenant")
@@ -166,9 +170,9 @@ class Tokens:
         return _from_row(row), text
 
     async def create_session(self, token: AccessToken, seconds: float = SESSION_SECONDS) -> str:
-        """A secret text with the rights of a token, for a browser.
+        """Create a secret text with the rights of a token, for a browser.
 
-        It ends with the token at the latest, and a session that a session creates ends no later than that one.
+        The session ends with the token at the latest. A session that a session creates ends no later than its creator.
         """
         now = self._clock()
         expires_at = now + seconds if token.expires_at is None else min(now + seconds, token.expires_at)
@@ -179,12 +183,12 @@ class Tokens:
         return text
 
     async def find(self, text: str) -> AccessToken | None:
-        """The valid token or session with this secret text."""
+        """Find the valid token or session with this secret text."""
         row = await self._store.query_without_records(table.find_token, hash_token(text), self._clock())
         return None if row is None else _from_row(row)
 
     async def list_tokens(self, *, with_external_sessions: bool = False) -> list[AccessToken]:
-        """All tokens, and on request what is known of users of an issuer: their sessions."""
+        """List all tokens, and on request the sessions of users of an issuer."""
         rows = await self._store.query_without_records(table.list_tokens, with_external_sessions=with_external_sessions)
         return [_from_row(row) for row in rows]
 
@@ -192,7 +196,7 @@ class Tokens:
         return token.revoked_at is None and (token.expires_at is None or token.expires_at > self._clock())
 
     async def any_exist(self) -> bool:
-        """Whether a token was ever created, so that clients need one, even if it has expired or was revoked."""
+        """Return whether a token was ever created, also if it has expired: from then on clients need one."""
         return await self._store.query_without_records(table.has_token)
 
     async def revoke(self, name_or_id: str) -> None:
@@ -205,7 +209,7 @@ def hash_token(text: str) -> str:
 
 
 def is_valid_name(value: str) -> bool:
-    """Whether a text can be the name or tenant of a token: records and streams are told apart by it."""
+    """Return whether a text can be the name or tenant of a token, by which records and streams are told apart."""
     return 0 < len(value) <= MAX_NAME_LENGTH and all(c.isalnum() or c in "-_." for c in value)
 
 
@@ -249,3 +253,40 @@ def _from_row(row: dict[str, Any]) -> AccessToken:
         parent_id=row["parent_id"],
         is_external=(row["parent_id"] or "").startswith(table.EXTERNAL_PREFIX),
     )
+
+
+# Who administered the server: tokens, tools, what was accepted and forgotten. Entries are only ever added.
+
+AUDIT_STREAM: Final = "audit"
+AuditedAction: TypeAlias = Literal[
+    "create_token",
+    "revoke_token",
+    "enable_tool",
+    "disable_tool",
+    "register_tool",
+    "accept_changes",
+    "pin_failure",
+    "unpin_failure",
+    "forget_failures",
+]
+
+
+class AuditLog:
+    """The entries of a store."""
+
+    def __init__(self, store: ToolKnowledgeStore, *, clock: Callable[[], float] = time.time) -> None:
+        self._store, self._clock = store, clock
+
+    async def write(self, principal: Principal, action: AuditedAction, subject: str, **details: Any) -> None:
+        """Add what a principal has done. The entry is stored when this returns."""
+        now, tenant = self._clock(), principal.tenant
+        entry = {"at": now, "by": principal.label, "tenant": tenant, "action": action, "subject": subject}
+        entry["details"] = details
+        stream = f"{AUDIT_STREAM}:{tenant}" if tenant else AUDIT_STREAM
+        self._store.write_entry(stream, f"{now:017.6f}-{uuid4().hex[:8]}", self._store.redaction.redact(entry))
+        await self._store.flush()
+
+    async def read(self, *, tenant: str | None, limit: int) -> list[dict[str, Any]]:
+        """Read the latest entries of a tenant, or of all tenants with None, the newest first."""
+        stream = f"{AUDIT_STREAM}:{tenant}" if tenant else AUDIT_STREAM
+        return await self._store.query(find_last_entries, stream, limit, with_children=tenant is None)

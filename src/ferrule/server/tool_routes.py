@@ -1,15 +1,13 @@
-"""The HTTP API of tools: listing and calling them, records of calls, statistics, limits and artifacts."""
+"""The HTTP API of tools and of the MCP servers among them: listing, adding, and accepting what a server has changed."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
+from pydantic import BaseModel, ConfigDict, Field, StrictBool
 from starlette.responses import Response
 
 from ferrule.core.content import encode_json
@@ -18,29 +16,28 @@ from ferrule.core.spec import MCPServerSpec, Tool, ToolCapability, listing_order
 from ferrule.errors import (
     ToolNotFound,
 )
+from ferrule.kinds.mcp.executor import config_of_tool
+from ferrule.kinds.mcp.listing import HANDLER, listed_instructions
+from ferrule.kinds.mcp.pins import (
+    INSTRUCTIONS,
+    PinnedText,
+    ServerPins,
+    find_changes,
+    find_instructions_changes,
+    read_pins,
+    write_pins,
+)
 from ferrule.server.authentication import Client
 from ferrule.server.problems import Problem, json_response
 from ferrule.server.services import (
     AdminClient,
-    CallingClient,
+    Limit,
     ReadingClient,
     Services,
     ServicesOfApp,
 )
-from ferrule.store.queries import CallFilter
-from ferrule.store.record import Status, ToolCallRecord
-from ferrule.store.statistics import collect_series, find_oldest_call
 
 router = APIRouter(prefix="/v1")
-
-
-def _parse_iso_time(value: Any) -> Any:
-    """A number would be taken as seconds since 1970, although the API says nothing of it."""
-    return datetime.fromisoformat(value) if isinstance(value, str) else value
-
-
-Moment = Annotated[datetime, BeforeValidator(_parse_iso_time)]
-Limit = Annotated[int, Query(ge=1, le=1_000)]
 
 
 # Listing
@@ -216,147 +213,123 @@ def _describe_action(
     return described
 
 
-# Records
+servers_router = APIRouter(prefix="/v1", tags=["tools"])
 
 
-@router.get("/calls", tags=["calls"])
-async def list_calls(
-    services: ServicesOfApp,
-    client: ReadingClient,
-    tool: str | None = None,
-    status: Status | None = None,
-    error_type: str | None = None,
-    conversation_id: str | None = None,
-    principal: str | None = None,
-    caller: Annotated[str | None, Query(description="What made the calls: agent, http, mcp, workflow …")] = None,
-    rule: Annotated[str | None, Query(description="The rule of the policy that decided; for administrators.")] = None,
-    since: Moment | None = None,
-    until: Moment | None = None,
-    text: str | None = None,
-    after: Annotated[str | None, Query(description="The last record of the page before.")] = None,
-    brief: Annotated[bool, Query(description="Without arguments, results and metadata.")] = False,
-    limit: Limit = 100,
-) -> Response:
-    """List the records of calls, the newest first."""
-    visibility = services.visibility(client)
-    if rule is not None:
-        client.require("administer")
-    if after is not None:
-        await _find_record(after, services, client)
-    records = await services.library.engine.query_call_records(
-        tool_name=tool,
-        status=status,
-        error_type=error_type,
-        conversation_id=conversation_id,
-        principal=principal,
-        caller_type=caller,
-        rule=rule,
-        tenant=visibility.tenant,
-        principals=visibility.principals,
-        since=since,
-        until=until,
-        text=text,
-        after=after,
-        limit=limit,
-    )
-    describe = _summarize_call_record if brief else ToolCallRecord.to_dict
-    return json_response({"calls": list(map(describe, records))})
+@servers_router.get("/servers")
+async def list_servers(services: ServicesOfApp, client: ReadingClient) -> Response:
+    """List the MCP servers of which the client may use an action; for administrators, also those that failed."""
+    servers = [tool for tool in services.library.engine.registry if _is_visible(tool, services, client)]
+    return json_response({"servers": [await _describe_server(tool, services, client) for tool in servers]})
 
 
-@router.get("/calls/{call_id}", tags=["calls"])
-async def show_call(call_id: str, services: ServicesOfApp, client: ReadingClient) -> Response:
-    """The record of a call."""
-    return json_response((await _find_record(call_id, services, client)).to_dict())
+@servers_router.get("/servers/{name}")
+async def show_server(name: str, services: ServicesOfApp, client: ReadingClient) -> Response:
+    """How an MCP server is doing, with what it has changed since its actions were accepted.
 
-
-@router.post("/calls/{call_id}/cancel", tags=["calls"])
-async def cancel_call(call_id: str, services: ServicesOfApp, client: CallingClient) -> Response:
-    """Stop a call that runs on any server of the store. Its client gets a result with the error `cancelled`."""
-    await _find_record(call_id, services, client)
-    if not await services.fleet.cancel_call(call_id):
-        raise Problem(409, f"The call {call_id!r} does not run.")
-    return json_response({"call_id": call_id, "cancelled": True})
-
-
-@router.get("/calls/{call_id}/artifact", tags=["calls"])
-async def get_artifact(call_id: str, services: ServicesOfApp, client: ReadingClient) -> Response:
-    """The whole output of a call whose result was cut."""
-    record = await _find_record(call_id, services, client)
-    if record.artifact_id is None:
-        raise Problem(404, f"The call {call_id!r} has no artifact: its record contains its whole result.")
-    try:
-        content = await asyncio.to_thread(services.library.engine.get_artifact, record.artifact_id)
-    except FileNotFoundError:
-        raise Problem(404, f"The artifact of the call {call_id!r} was deleted.") from None
-    return Response(content, media_type="application/octet-stream")
-
-
-@router.get("/stats", tags=["calls"])
-async def get_statistics(
-    services: ServicesOfApp, client: ReadingClient, since: Moment | None = None, tool: str | None = None
-) -> Response:
-    """Counts, error rates and times of calls, in total and by tool."""
-    store, visibility = services.library.engine.store, services.visibility(client)
-    statistics = await store.get_call_statistics(
-        since=since, tool_name=tool, tenant=visibility.tenant, principals=visibility.principals
-    )
-    return json_response(statistics.to_dict())
-
-
-@router.get("/stats/series", tags=["calls"])
-async def get_series(
-    services: ServicesOfApp,
-    client: ReadingClient,
-    tool: str | None = None,
-    status: Status | None = None,
-    principal: str | None = None,
-    caller: str | None = None,
-    text: str | None = None,
-    since: Moment | None = None,
-    parts: Annotated[int, Query(ge=1, le=500)] = 60,
-) -> Response:
-    """Calls, failures, rejections and times over time, in equal parts: since a time, or since the oldest call."""
-    store, visibility = services.library.engine.store, services.visibility(client)
-    conditions = CallFilter(
-        tool_name=tool,
-        status=status,
-        principal=principal,
-        caller_type=caller,
-        text=text,
-        tenant=visibility.tenant,
-        principals=visibility.principals,
-    )
-    start, end = since and since.astimezone(UTC), datetime.now(UTC)
-    if start is None:
-        oldest = await store.query(find_oldest_call)
-        # A little earlier: a time of a `datetime` is rounded, and might be after the call.
-        start = end - timedelta(hours=1) if oldest is None else datetime.fromtimestamp(oldest - 0.001, UTC)
-    if start >= end:
-        raise Problem(422, "`since` is in the future.")
-    intervals = await store.query(collect_series, conditions, start, end, parts)
-    return json_response({"intervals": [asdict(each) for each in intervals]})
-
-
-@router.get("/limits", tags=["calls"])
-async def get_limits(services: ServicesOfApp, client: ReadingClient) -> Response:
-    """The slots and queues of this server, now and for each bucket over the last minutes."""
-    concurrency = services.library.engine.concurrency
-    described = asdict(concurrency.get_metrics())
-    if client.sees_all_tenants:  # the names of buckets and their load are about all tenants
-        described |= {"buckets": concurrency.get_bucket_metrics(), "samples": services.limit_samples.describe()}
+    Its log, its address and the pinned texts are for administrators of all tenants.
+    """
+    tool, store = _find_server(name, services, client), services.library.engine.store
+    described = await _describe_server(tool, services, client)
+    if _may_administer(client):
+        pins = await read_pins(store, tool.id)
+        described |= {
+            "log": list(services.library.engine.mcp.describe_state(tool.id).log),
+            "location": config_of_tool(tool).location,
+            "is_pinned": pins.is_known,
+            "pins": [
+                {"action": action, "text": store.redaction.redact_text(pin.text)}
+                for action, pin in sorted(_collect_texts(pins).items())
+            ],
+            "removed": sorted(pins.actions.keys() - {each.name for each in tool.spec.capabilities}),
+        }
     return json_response(described)
 
 
-def _summarize_call_record(record: ToolCallRecord) -> dict[str, Any]:
-    """A record in a long list: what is shown only of one call is left out."""
-    described = record.to_dict()
-    for name in ("params", "result", "metadata", "fingerprint"):
-        del described[name]
-    return described
+async def _describe_server(tool: Tool, services: Services, client: Client) -> dict[str, Any]:
+    engine, permissions = services.library.engine, services.permissions(client)
+    state = engine.mcp.describe_state(tool.id)
+    is_shown = permissions.may_call if not _may_administer(client) else lambda *_: True  # also what is withheld
+    capabilities = [each for each in tool.spec.capabilities if is_shown(tool, each)]
+    error = state.error or engine.explain_missing_listing(tool.id) or ""
+    pins = await read_pins(engine.store, tool.id)  # the engine reads them when the server is first used
+    diffs = _find_diffs(tool, _names_of_parts(tool, capabilities), pins)
+    return {
+        "tool_id": tool.id,
+        "state": "disabled" if not tool.spec.enabled else "failed" if error else state.state,
+        "error": error if _may_administer(client) else "",
+        "is_listed": tool.spec.metadata.get("listed") is not False,
+        "protocol_version": tool.spec.metadata.get("protocol_version"),
+        "actions": len(capabilities),
+        "changes": [{"action": action, "diff": diff} for action, diff in diffs.items() if diff],
+    }
 
 
-async def _find_record(call_id: str, services: Services, client: Client) -> ToolCallRecord:
-    record = await services.library.engine.store.get_call_record(call_id)
-    if record is None or not services.visibility(client).shows_call(record):
-        raise Problem(404, f"There is no call {call_id!r}.")
-    return record
+def _collect_texts(pins: ServerPins) -> dict[str, PinnedText]:
+    if pins.instructions is None or not pins.instructions.text:
+        return dict(pins.actions)
+    return {INSTRUCTIONS: pins.instructions, **pins.actions}
+
+
+def _names_of_parts(tool: Tool, capabilities: Sequence[ToolCapability]) -> list[str]:
+    """The names of what can be accepted of a server: nothing while it has not been listed."""
+    return [INSTRUCTIONS, *(each.name for each in capabilities)] if tool.spec.metadata.get("listed") else []
+
+
+def _find_diffs(tool: Tool, names: Sequence[str], pins: ServerPins) -> dict[str, str]:
+    """How what has these names differs from what was accepted: actions, and the instructions under an empty name."""
+    diffs = {each.name: find_changes(tool.id, each, pins) for each in tool.spec.capabilities if each.name in names}
+    if INSTRUCTIONS in names:
+        diffs[INSTRUCTIONS] = find_instructions_changes(tool.id, listed_instructions(tool), pins)
+    return diffs
+
+
+class Acceptance(BaseModel):
+    """What is accepted of a server."""
+
+    model_config = ConfigDict(extra="forbid")
+    action: str | None = None
+    """An empty text: the instructions of the server. None: these and all its actions, as they are now."""
+    diff: str | None = None
+    """What was shown of the action: it is accepted only if that is still what has changed."""
+
+
+@servers_router.post("/servers/{name}/accept")
+async def accept_changes(name: str, body: Acceptance, services: ServicesOfApp, client: AdminClient) -> Response:
+    """Accept what a server has changed, so that models and clients get it."""
+    if not client.sees_all_tenants:
+        raise Problem(403, "All tenants use the same servers: accepting changes needs an admin without a tenant.")
+    tool, store = _find_server(name, services, client), services.library.engine.store
+    names = [each for each in _names_of_parts(tool, tool.spec.capabilities) if body.action in (None, each)]
+    if not names:
+        raise Problem(404, f"The server {name!r} lists no action {body.action!r}.")
+    pins = await read_pins(store, tool.id)
+    if pins.problem:
+        raise Problem(503, f"What was accepted of {name!r} cannot be read: {pins.problem}.")
+    diffs = _find_diffs(tool, names, pins)
+    if body.diff is not None and list(diffs.values()) != [body.diff]:
+        subject = f"The action {body.action!r} has" if body.action else "The instructions have"
+        raise Problem(409, f"{subject} changed again meanwhile. Look once more.")
+    capabilities = [each for each in tool.spec.capabilities if each.name in names]
+    instructions = listed_instructions(tool) if INSTRUCTIONS in names else None
+    await asyncio.to_thread(write_pins, store, tool.id, capabilities, pins, instructions=instructions)
+    await store.flush()
+    accepted = [each for each, diff in diffs.items() if diff]
+    await services.audit.write(client.principal, "accept_changes", tool.id, actions=accepted)
+    return json_response({"tool_id": tool.id, "accepted": accepted})
+
+
+def _find_server(name: str, services: Services, client: Client) -> Tool:
+    tools = services.library.engine.registry.candidates(name)
+    tool = next((each for each in tools if _is_visible(each, services, client)), None)
+    if tool is None:
+        raise Problem(404, f"There is no MCP server {name!r}.")
+    return tool
+
+
+def _is_visible(tool: Tool, services: Services, client: Client) -> bool:
+    return tool.handler == HANDLER and (_may_administer(client) or services.permissions(client).may_use(tool))
+
+
+def _may_administer(client: Client) -> bool:
+    return client.may("administer") and client.sees_all_tenants

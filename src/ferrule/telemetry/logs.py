@@ -52,7 +52,7 @@ def log_events(engine: ToolEngine) -> None:
 
 
 class RedactedFormatter(logging.Formatter):
-    """The lines of another formatter without secrets, whichever logger they come from."""
+    """A formatter that removes secrets from the lines of another formatter."""
 
     def __init__(self, formatter: logging.Formatter) -> None:
         super().__init__()

@@ -86,7 +86,7 @@ class RecordingModel(ModelWrapper):
 
     @property
     def can_end_reply(self) -> bool:
-        """False: what is recorded is the whole reply, whoever reads it."""
+        """Return False: the whole reply is recorded."""
         return False
 
     async def generate(self, request: ModelRequest | str, on_text: TextSink | None = None) -> ModelReply:

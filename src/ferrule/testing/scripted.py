@@ -91,7 +91,7 @@ def stream_text(text: str, on_text: TextSink | None) -> None:
 
 
 def _copy_request(request: ModelRequest) -> ModelRequest:
-    """The request with its own list of messages: that of the caller grows."""
+    """Copy the request with its own list of messages, because the list of the caller grows."""
     if type(request.messages) is tuple:
         return request
     return ModelRequest(

@@ -1,7 +1,7 @@
 """Tells MCP clients that tools, prompts or resources have changed.
 
-Clients of the older protocol are told on their connection, those of the newer one on the streams that they have opened
-for it. A client that does not read has at most one message of each kind waiting.
+Clients of the older protocol are told on their connection, clients of the newer one on the streams that they have
+opened for it. A client that does not read has at most one message of each kind waiting.
 """
 
 from __future__ import annotations

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from starlette.types import Receive, Scope, Send
 
+from ferrule.core.call import Progress
 from ferrule.core.content import LONG_NUMBER
-from ferrule.kinds.mcp.relay import CAPABILITIES_KEY, FIRST_MODERN_VERSION, LOG_LEVEL_KEY
+from ferrule.core.permission import Principal
+from ferrule.kinds.mcp.relay import CAPABILITIES_KEY, FIRST_MODERN_VERSION, LOG_LEVEL_KEY, is_logged
+from ferrule.server.asgi import read_body, replay_body, send_json
 from ferrule.server.authentication import Client
-from ferrule.server.mcp.direct_answer import DirectAnswer
-from ferrule.server.mcp.direct_requests import NewerRequest, OlderRequest
-from ferrule.server.mcp.sessions import McpSession, McpSessions
-from ferrule.server.messages import encode_answer, read_body, replay_body, send_json
+from ferrule.server.mcp.requests import IncomingRequest, decode_headers
+from ferrule.server.mcp.sessions import DirectAnswer, McpSession, McpSessions
+from ferrule.server.problems import encode_body
 
 if TYPE_CHECKING:
     from ferrule.server.mcp.server import McpServer
@@ -32,7 +34,7 @@ MAX_BODY_SIZE: Final = 1_000_000
 REQUEST_CANCELLED: Final = -32800
 """The error of a request that its client has cancelled, as the SDK answers it."""
 MAX_DESCRIPTION_SIZE: Final = 5_000
-"""Bytes of what a client says about itself; that of a usual client has some hundred."""
+"""Bytes of what a client says about itself; usually some hundred."""
 _NEWER_VERSION: Final = FIRST_MODERN_VERSION.encode()
 _PLAIN_PARAMS: Final = frozenset({"name", "arguments", "_meta"})
 _CLIENT_KEY: Final = "io.modelcontextprotocol/clientInfo"
@@ -47,7 +49,7 @@ class DirectCalls:
         self._stamp = {"io.modelcontextprotocol/serverInfo": dict(server_info)}
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
-        """Answer a plain request; None when that is done, else from where the SDK is to read it."""
+        """Answer a plain request. Returns None, or from where the SDK must read a request that is not answered here."""
         headers, client = dict(scope["headers"]), scope["state"]["client"]
         if not _is_candidate(scope, headers) or not client.may("call"):
             return receive
@@ -83,11 +85,11 @@ class DirectCalls:
             outcome = await answer.wait_for(work, receive)
         if outcome is not None:
             status, content = self._describe_newer(outcome)
-            await answer.finish(status, encode_answer({"jsonrpc": "2.0", "id": message["id"], **content}))
+            await answer.finish(status, encode_body({"jsonrpc": "2.0", "id": message["id"], **content}))
         return True
 
     def _describe_newer(self, outcome: Any) -> tuple[int, dict[str, Any]]:
-        """The status and the content of a response."""
+        """Return the status and the content of a response."""
         if isinstance(outcome, Exception):
             from mcp.server.runner import modern_error_data
             from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
@@ -113,7 +115,7 @@ class DirectCalls:
         if not _is_plain(message) or message["id"] in session.running or session.renew():
             return False
         if message["method"] == "ping":
-            await send_json(send, 200, encode_answer({"jsonrpc": "2.0", "id": message["id"], "result": {}}))
+            await send_json(send, 200, encode_body({"jsonrpc": "2.0", "id": message["id"], "result": {}}))
             return True
         await self._answer_request(message, session, scope, receive, send)
         return True
@@ -137,7 +139,7 @@ class DirectCalls:
             del session.running[message["id"]]
         if outcome is not None:
             content = _describe_older(outcome, session.version)
-            await answer.finish(200, encode_answer({"jsonrpc": "2.0", "id": message["id"], **content}))
+            await answer.finish(200, encode_body({"jsonrpc": "2.0", "id": message["id"], **content}))
 
 
 def _describe_older(outcome: Any, version: str) -> dict[str, Any]:
@@ -162,7 +164,7 @@ def _dump(value: Any) -> dict[str, Any]:
 
 
 class _TraceContinuation:
-    """Makes what is done in a block part of the trace that the client names, as the SDK does for its requests."""
+    """A block whose spans continue the trace that the client names, as the SDK does for its requests."""
 
     def __init__(self, meta: Mapping[str, Any]) -> None:
         self._carrier = meta if isinstance(meta.get("traceparent"), str) else None
@@ -183,7 +185,7 @@ class _TraceContinuation:
 
 
 def _is_candidate(scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether the headers are those of a plain request."""
+    """Return whether a plain request may have these headers."""
     accept = headers.get(b"accept", b"")
     return (
         scope["method"] == "POST"
@@ -205,7 +207,7 @@ def _parse(body: bytes) -> dict[str, Any] | None:
 
 
 def _is_plain(message: dict[str, Any]) -> bool:
-    """Whether a message is a call whose client wants no progress, asks for the first page of the tools, or is a ping.
+    """Return whether a message is a call without progress, a request for the first page of the tools, or a ping.
 
     The newer protocol has no pings.
     """
@@ -233,7 +235,7 @@ def _is_plain_call(params: dict[str, Any]) -> bool:
 
 
 def _read_newer_request(body: bytes, headers: Mapping[bytes, bytes]) -> dict[str, Any] | None:
-    """A plain request of the newer protocol; None for anything that the SDK should look at."""
+    """Parse a plain request of the newer protocol; None for a request that the SDK must read."""
     message = _parse(body)
     if message is None or not _is_plain(message):
         return None
@@ -251,7 +253,7 @@ def _read_newer_request(body: bytes, headers: Mapping[bytes, bytes]) -> dict[str
 
 
 def _is_valid_client(description: bytes) -> bool:
-    """Whether the capabilities and the name of a client, as JSON, are what the protocol says."""
+    """Return whether the capabilities and the name of a client, as JSON, are valid by the protocol."""
     return len(description) <= MAX_DESCRIPTION_SIZE and _validate_client(description)
 
 
@@ -268,3 +270,76 @@ def _validate_client(description: bytes) -> bool:
     except ValidationError:
         return False
     return True
+
+
+# Requests, as what answers them sees them
+
+
+class DirectRequest(IncomingRequest):
+    """A request over HTTP that wants no progress."""
+
+    def __init__(self, principal: Principal, meta: Mapping[str, Any], scope: Scope, client: Client) -> None:
+        self.principal, self.may_approve = principal, client.may("approve")
+        self.limit = client.calls.slot if client.calls.is_limited else nullcontext
+        self._meta, self._scope = meta, scope
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        return self._meta
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return decode_headers(self._scope)
+
+    async def send_progress(self, progress: Progress) -> None:
+        """It wants none."""
+
+
+class NewerRequest(DirectRequest):
+    """A request of the newer protocol, whose client wants nothing but the result, and is asked with it."""
+
+    def __init__(self, principal: Principal, meta: Mapping[str, Any], scope: Scope, client: Client) -> None:
+        super().__init__(principal, meta, scope, client)
+        self.capabilities = meta[CAPABILITIES_KEY]
+        self.waits_for_answers = self.uses_older_protocol = False
+        self.client_key = self
+
+    @property
+    def log_level(self) -> str | None:
+        return None
+
+    async def send_log(self, params: Any) -> None:
+        """It wants none."""
+
+
+class OlderRequest(DirectRequest):
+    """A request in a session of the older protocol, whose client is asked while it waits."""
+
+    def __init__(
+        self,
+        principal: Principal,
+        meta: Mapping[str, Any],
+        scope: Scope,
+        client: Client,
+        *,
+        session: McpSession,
+        answer: DirectAnswer,
+    ) -> None:
+        super().__init__(principal, meta, scope, client)
+        self._session, self._answer, self.capabilities = session, answer, session.capabilities
+        self.waits_for_answers = self.uses_older_protocol = True
+        self.client_key = session.connection
+
+    @property
+    def log_level(self) -> str | None:
+        level = self._meta.get(LOG_LEVEL_KEY)
+        return level if isinstance(level, str) else self._session.log_level
+
+    async def send_request(self, request: Any) -> Any:
+        return await self._session.ask(self._answer, request)
+
+    async def send_log(self, params: Any) -> None:
+        if is_logged(params.level, self.log_level):
+            described = params.model_dump(mode="json", by_alias=True, exclude_none=True)
+            message = {"jsonrpc": "2.0", "method": "notifications/message", "params": described}
+            await self._answer.send_message(message)

@@ -20,17 +20,17 @@ from starlette.types import Message, Receive, Scope, Send
 
 from ferrule.core.aio import cancel_all
 from ferrule.core.patterns import lazy_pattern
+from ferrule.server.asgi import read_body, replay_body, wait_for_disconnect
 from ferrule.server.fleet import ServerFleet
-from ferrule.server.mcp.calls import CLIENT_HEADERS
-from ferrule.server.messages import read_body, replay_body, wait_for_disconnect
-from ferrule.server.problems import Problem
-from ferrule.server.server_connections import (
+from ferrule.server.mcp.requests import CLIENT_HEADERS
+from ferrule.server.peer_connections import (
     FORWARDED_HEADER,
     ServerConnections,
     ServerGone,
     ServerOutOfReach,
     count_hops,
 )
+from ferrule.server.problems import Problem
 
 logger = logging.getLogger("ferrule.server")
 
@@ -101,7 +101,7 @@ class RequestForwarder:
 
 
 class SessionForwarder:
-    """Finds out where the requests of sessions belong, and forwards those of others."""
+    """Finds the server of a session, and forwards requests that belong to other servers."""
 
     def __init__(self, fleet: ServerFleet, connections: ServerConnections) -> None:
         self._fleet, self._forwarder = fleet, RequestForwarder(connections)
@@ -119,14 +119,14 @@ class SessionForwarder:
             scope = {**scope, "headers": _replace_header(scope["headers"], session_id.removesuffix(suffix))}
         elif session_id is not None and b"-" in session_id:
             return None
-        if not self._fleet.is_reachable:  # nobody could forward to this server
+        if not self._fleet.is_reachable:  # other servers cannot forward to this server
             return scope, send
         return scope, _add_suffix_to_session_id(send, suffix)
 
     async def forward(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
         """Let the server of the session answer; None when that is done.
 
-        Otherwise nobody has the session any more: returns from where the request is to be read.
+        Otherwise no server has the session any more: returns from where the request must be read.
         """
         session_id = _find_header(scope["headers"], SESSION_HEADER) or b""
         server_id = session_id.rpartition(b"-")[2].decode("latin-1")

@@ -11,13 +11,13 @@ from starlette.types import Receive, Scope, Send
 
 from ferrule.core.permission import CallPolicy
 from ferrule.library.library import UnifiedToolLibrary
+from ferrule.server.asgi import mark_endless
 from ferrule.server.authentication import Client
-from ferrule.server.endless_responses import mark_endless
 from ferrule.server.fleet import ServerFleet
 from ferrule.server.mcp.direct_calls import DirectCalls
 from ferrule.server.mcp.forwarding import SessionForwarder
 from ferrule.server.mcp.server import McpServer
-from ferrule.server.server_connections import ServerConnections
+from ferrule.server.peer_connections import ServerConnections
 
 MAX_SESSIONS: Final = 2_000
 
@@ -49,7 +49,7 @@ class McpHttpApp:
         fleet: ServerFleet,
         connections: ServerConnections,
     ) -> None:
-        """`connections` are those to the other servers, which have sessions of their own."""
+        """`connections` reach the other servers, which have their own sessions."""
         from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
         self._server = McpServer(
@@ -67,7 +67,7 @@ class McpHttpApp:
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
-        """While the application runs."""
+        """Serve until the block ends."""
         async with self._manager.run():
             try:
                 yield
@@ -78,7 +78,7 @@ class McpHttpApp:
         client: Client = scope["state"]["client"]
         client.require("call")
         scope["user"] = _mcp_user(client)  # a session can only be used by the client that opened it
-        if scope["method"] == "GET":  # the stream of a session, on which the server sends what nobody asked for
+        if scope["method"] == "GET":  # the stream of a session, for messages that answer no request
             mark_endless(scope)
         own = self._forwarder.open_own_session(scope, send)
         if own is None:
@@ -95,7 +95,7 @@ class McpHttpApp:
         await self._manager.handle_request(own[0], receive, own[1])
 
     async def answer_directly(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
-        """Answer a plain call; None when that is done, else from where the request is to be read."""
+        """Answer a plain call. Returns None, or from where a request that is not answered here must be read."""
         own = self._forwarder.open_own_session(scope, send)
         return receive if own is None else await self._direct_calls.answer(own[0], receive, own[1])
 

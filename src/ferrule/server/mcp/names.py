@@ -98,7 +98,7 @@ class ToolNames:
         return result
 
     def resolve(self, principal: Principal, name: str) -> tuple[str, str | None]:
-        """The tool and the action that a name stands for; ToolNotFound for what is not offered to anybody."""
+        """Return the tool and the action that a name stands for. Raises ToolNotFound for what is not offered."""
         if self._has_plain_names and (action := self._offered_actions(principal).get(name)) is not None:
             return action.spec.tool_id, action.capability.name
         try:
@@ -188,7 +188,7 @@ class ToolNames:
         return NamedAction(name=name, spec=action.spec, capability=action.capability)
 
     def _annotations(self, action: NamedAction) -> ToolAnnotations | None:
-        """What a call may do, whichever of the tools of that name executes it."""
+        """Describe what a call may do, over all tools of that name that might execute it."""
         from mcp.types import ToolAnnotations
 
         candidates = self._library.hub.find_by_name(action.spec.tool_id, action.capability.name)
@@ -205,7 +205,7 @@ class ToolNames:
 
 
 def fit_to_older_protocol(tools: list[McpTool]) -> list[McpTool]:
-    """The tools without output schemas of lists and single values, which the older protocol does not know."""
+    """Remove output schemas of lists and single values, which the older protocol does not know."""
     return [
         tool
         if tool.output_schema is None or tool.output_schema.get("type") == "object"

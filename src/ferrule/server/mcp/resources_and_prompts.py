@@ -12,21 +12,23 @@ import logging
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from ferrule.core.call import CALLER_CONVERSATION_AGENT, Invocation, ToolExecutionContext, ToolExecutionResult
+from ferrule.core.content import Output
 from ferrule.core.names import ACTION_SEPARATOR, model_name
 from ferrule.core.patterns import lazy_pattern
 from ferrule.core.permission import CallPolicy, Principal
-from ferrule.core.spec import Tool, ToolCapability
+from ferrule.core.spec import Effects, Tool, ToolCapability
 from ferrule.engine.engine import ToolEngine
-from ferrule.errors import CallError
+from ferrule.errors import CallError, ExecutionFailed
 from ferrule.kinds.mcp.connection import Connection
+from ferrule.kinds.mcp.executor import McpExecutor
 from ferrule.kinds.mcp.listing import HANDLER
 from ferrule.library.library import UnifiedToolLibrary
-from ferrule.server.mcp.calls import ANSWER_TIMEOUT
 from ferrule.server.mcp.content import without_server_info
-from ferrule.server.mcp.server_requests import PROMPTS, RESOURCES
+from ferrule.server.mcp.requests import ANSWER_TIMEOUT
 
 logger = logging.getLogger("ferrule.server")
 
@@ -38,7 +40,7 @@ MAX_LINKS: Final = 10_000
 DISCOVERY_WAIT: Final = 10.0
 """How long clients wait for servers that are being started."""
 ROUTE_SECONDS: Final = 5.0
-"""For so long an address that nobody listed is not looked for again."""
+"""Seconds for which an unknown address is not looked for again."""
 _SCHEME: Final = lazy_pattern(r"[A-Za-z][A-Za-z0-9+.-]*\Z")
 
 MakeCall = Callable[[Tool, ToolCapability, Mapping[str, Any]], Awaitable[Any]]
@@ -68,7 +70,7 @@ class ResourcesAndPrompts:
         self._listed_at = float("-inf")
 
     def has_any(self, kind: str) -> bool:
-        """Whether a server offers something of this kind, or may do so once it is connected."""
+        """Return whether a server offers something of this kind, or may do so once it is connected."""
         return any(
             tool.spec.enabled and kind in tool.spec.metadata.get("offers", (kind,))
             for tool in self._library.engine.registry
@@ -76,7 +78,7 @@ class ResourcesAndPrompts:
         )
 
     def servers(self, principal: Principal, kind: str) -> dict[str, Tool]:
-        """The servers whose resources or prompts a client may use."""
+        """Return the servers whose resources or prompts a client may use."""
         permissions = self._library.engine.permissions(principal, self._policy)
         action = RESOURCES if kind == RESOURCES.name else PROMPTS
         return {
@@ -140,7 +142,7 @@ class ResourcesAndPrompts:
             await self._ask(principal, tool, lambda connection: connection.unsubscribe_resource(address))
 
     def remember_links(self, tool_id: str, result: Any) -> None:
-        """Resources that a result refers to can be read, whether they are listed or not."""
+        """Remember the resources that a result refers to: they can be read, whether they are listed or not."""
         for block in result.content:
             if block.type in ("resource_link", "resource"):
                 uri = str(block.uri if block.type == "resource_link" else block.resource.uri)
@@ -150,7 +152,7 @@ class ResourcesAndPrompts:
                     self._links.popitem(last=False)
 
     async def _find_owner(self, principal: Principal, uri: str) -> tuple[Tool, str]:
-        """The server that has a resource, and the address there."""
+        """Find the server that has a resource, and the address there. Raises MCPError for an unknown resource."""
         servers = self.servers(principal, "resources")
         prefix, plus, rest = uri.partition("+")
         if plus and prefix in servers and ":" in rest:
@@ -207,7 +209,7 @@ class ResourcesAndPrompts:
         return without_server_info(await make_call(tool, PROMPTS, params))
 
     async def complete(self, principal: Principal, params: Any) -> Any:
-        """Suggestions for an argument of a prompt or of the address of a resource."""
+        """Suggest values for an argument of a prompt or of the address of a resource."""
         from mcp.types import PromptReference
 
         reference, address = params.ref, getattr(params.ref, "uri", None)
@@ -257,7 +259,7 @@ class ResourcesAndPrompts:
     async def _list_all(
         self, principal: Principal, kind: str, method: str, field_name: str
     ) -> list[tuple[Tool, list[Any]]]:
-        """What all permitted servers list; one that cannot be asked is left out."""
+        """List entries of all permitted servers. A server that cannot be asked is left out."""
         await wait_for_servers(self._library.engine)
         servers = self.servers(principal, kind)
         results = await asyncio.gather(
@@ -289,7 +291,7 @@ class ResourcesAndPrompts:
         return await self._library.engine.mcp.request(tool, list_pages, principal.account)
 
     async def _ask(self, principal: Principal, tool: Tool, operation: Callable[[Connection], Awaitable[Any]]) -> Any:
-        """What a server answers; its user may be asked meanwhile. MCPError when it cannot be reached either."""
+        """Ask a server, which may ask its user meanwhile. Raises MCPError also when the server cannot be reached."""
         from mcp.shared.exceptions import MCPError
         from mcp.types import INTERNAL_ERROR
 
@@ -310,7 +312,7 @@ async def wait_for_servers(engine: ToolEngine) -> None:
 
 
 async def _list_page(connection: Connection, method: str, cursor: str | None) -> Any:
-    """A page of a list; None when the server does not have this list at all."""
+    """Request a page of a list; None when the server does not have this list at all."""
     from mcp.shared.exceptions import MCPError
     from mcp.types import METHOD_NOT_FOUND
 
@@ -329,3 +331,99 @@ def _matches(template: str, uri: str) -> bool:
         return UriTemplate.parse(template).match(uri) is not None
     except ValueError:  # a template that a server has misspelt
         return False
+
+
+# Reading resources and getting prompts as calls: with policy, slots, timeouts, approvals and records. To the engine
+# they are two more actions of a server, `files__resources` and `files__prompts`, which are listed nowhere.
+
+REQUEST_HANDLER: Final = "mcp_request"
+_READING: Final = Effects(read_only=True, open_world=True)
+_TEXTS: Final = {"type": "object", "additionalProperties": {"type": "string"}}
+RESOURCES: Final = ToolCapability(
+    name="resources",
+    description="Read a resource.",
+    parameters={"type": "object", "properties": {"uri": {"type": "string"}}, "required": ["uri"]},
+    effects=_READING,
+)
+PROMPTS: Final = ToolCapability(
+    name="prompts",
+    description="Get a prompt.",
+    parameters={
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "arguments": _TEXTS},
+        "required": ["name"],
+    },
+    effects=_READING,
+)
+
+
+class ServerRequests:
+    """Reads resources and gets prompts for the clients of one `McpServer`."""
+
+    def __init__(self, library: UnifiedToolLibrary, policy: CallPolicy | None) -> None:
+        self._engine, self._policy = library.engine, policy
+        self._tools: dict[str, tuple[Tool, Tool]] = {}
+        """The servers, and each with the actions of this module."""
+        self._engine.register_executor(REQUEST_HANDLER, RequestExecutor(self._engine.mcp))
+
+    def make_context(self, principal: Principal, conversation_id: str) -> ToolExecutionContext:
+        return ToolExecutionContext(
+            caller_id=principal.name,
+            caller_type=CALLER_CONVERSATION_AGENT,
+            conversation_id=conversation_id,
+            principal=principal,
+            policy=self._policy,
+        )
+
+    async def execute(
+        self, tool: Tool, action: ToolCapability, params: Mapping[str, Any], context: ToolExecutionContext
+    ) -> ToolExecutionResult:
+        return await self._engine.execute_candidate(self._find_tool(tool), action.name, params, context)
+
+    def _find_tool(self, tool: Tool) -> Tool:
+        original, derived = self._tools.get(tool.id, (None, tool))
+        if original is not tool:
+            spec = replace(tool.spec, capabilities=[RESOURCES, PROMPTS])
+            derived = replace(tool, spec=spec, handler=REQUEST_HANDLER)
+            self._tools[tool.id] = tool, derived
+        return derived
+
+
+def unwrap_answer(result: ToolExecutionResult) -> Any:
+    """Return the answer of the server. Raises MCPError for its error, or if the request was not allowed."""
+    from mcp.shared.exceptions import MCPError
+    from mcp.types import INTERNAL_ERROR
+
+    if result.is_success:
+        return result.original
+    if isinstance(result.original, MCPError):
+        raise result.original
+    raise MCPError(code=INTERNAL_ERROR, message=result.error or "The request failed.")
+
+
+class RequestExecutor:
+    """The executor of these calls."""
+
+    def __init__(self, mcp: McpExecutor) -> None:
+        self._mcp = mcp
+
+    async def execute(self, invocation: Invocation, /) -> Output:
+        from mcp.shared.exceptions import MCPError
+
+        params = invocation.params
+
+        async def ask(client: Any) -> Any:
+            if invocation.capability.name == RESOURCES.name:
+                return await client.read_resource(params["uri"])
+            return await client.get_prompt(params["name"], params.get("arguments"))
+
+        account = invocation.context.principal.account
+        try:
+            answer = await self._mcp.request(
+                invocation.tool, lambda connection: connection.request(ask), account, timeout=ANSWER_TIMEOUT
+            )
+        except MCPError as error:
+            failure = ExecutionFailed(f"{invocation.tool.id!r} answered with an error: {error.message}")
+            failure.original = error
+            raise failure from None
+        return Output(data=answer.model_dump(mode="json", by_alias=True, exclude_none=True), original=answer)

@@ -1,6 +1,6 @@
 """The server of the SDK whose requests an `McpServer` answers.
 
-A module of its own, because the SDK takes a second to import.
+This is a separate module, because the SDK takes a second to import.
 """
 
 from __future__ import annotations

@@ -6,14 +6,20 @@ A client that disconnects or cancels ends its calls. What MCP servers behind the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+import getpass
+import logging
+import os
+import platform
+import sys
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 from ferrule.core.call import CALLER_CONVERSATION_AGENT, Progress, ToolExecutionContext, ToolExecutionResult
-from ferrule.core.events import ToolEngineEvent, ToolEngineEventType
+from ferrule.core.events import ToolEngineEventType
 from ferrule.core.names import did_you_mean
 from ferrule.core.permission import CallPolicy, Principal
 from ferrule.core.spec import Tool, ToolCapability
@@ -21,17 +27,26 @@ from ferrule.errors import APPROVAL_REQUIRED, FerruleError, SetupError, ToolNotF
 from ferrule.kinds.mcp.relay import FIRST_MODERN_VERSION
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory import RunMemory
-from ferrule.memory.failures import POLICIES, FailureClass, FailureClassifier, FailurePolicy
-from ferrule.server.endless_responses import mark_endless
-from ferrule.server.mcp.approval_questions import ApprovalQuestions
-from ferrule.server.mcp.calls import LOG_LEVEL_STATE, ClientCall, IncomingRequest, PausedCalls, connection_of
+from ferrule.memory.failures import POLICIES, FailureClassifier
+from ferrule.server.asgi import mark_endless
 from ferrule.server.mcp.change_notifications import ChangeNotifications
 from ferrule.server.mcp.content import fit_result_to_older_protocol, make_mcp_result
 from ferrule.server.mcp.names import ToolNames, fit_to_older_protocol
-from ferrule.server.mcp.resources_and_prompts import ResourcesAndPrompts, wait_for_servers
-from ferrule.server.mcp.server_requests import ServerRequests, unwrap_answer
+from ferrule.server.mcp.requests import (
+    LOG_LEVEL_STATE,
+    ApprovalQuestions,
+    ClientCall,
+    IncomingRequest,
+    PausedCalls,
+    connection_of,
+)
+from ferrule.server.mcp.resources_and_prompts import (
+    ResourcesAndPrompts,
+    ServerRequests,
+    unwrap_answer,
+    wait_for_servers,
+)
 from ferrule.server.mcp.sessions import McpSessions
-from ferrule.server.mcp.stdio import MAX_MESSAGE_SIZE, identify_stdio_client, serve_on_stdio
 
 if TYPE_CHECKING:
     from mcp.server import Server
@@ -41,6 +56,8 @@ TOOL_CHANGE_EVENTS: Final = frozenset(
 )
 RETRY_INTERVAL: Final = 60.0
 """Seconds after which a failed call may be repeated, doubled each time: a client does not say that its user insists."""
+MAX_MESSAGE_SIZE: Final = 64 * 1024 * 1024
+SKIP_SIZE: Final = 1024 * 1024
 _STDIO: Final = "stdio"
 
 
@@ -84,7 +101,9 @@ class McpServer:
         self._approvals = ApprovalQuestions(library.engine.approvals)
         library.engine.mcp.relays = True
         library.engine.mcp.change_listeners.append(self._changes.report)
-        self._unsubscribe = library.engine.subscribe(self._on_change, TOOL_CHANGE_EVENTS, in_task=True)
+        self._unsubscribe = library.engine.subscribe(
+            lambda _: self._changes.notify_clients("tools"), TOOL_CHANGE_EVENTS, in_task=True
+        )
 
     async def serve_stdio(self, *, max_message_size: int = MAX_MESSAGE_SIZE) -> None:
         """Serve the client that started this process, until it disconnects.
@@ -93,7 +112,8 @@ class McpServer:
         """
         self._check_tools()
         if self._remembers:
-            self._memory = RunMemory(classifier=FailureClassifier(policies=_make_retry_policies()))
+            policies = {kind: replace(policy, rest=policy.rest or RETRY_INTERVAL) for kind, policy in POLICIES.items()}
+            self._memory = RunMemory(classifier=FailureClassifier(policies=policies))
         self._client_key = _STDIO
         try:
             await serve_on_stdio(self.server(), max_message_size)
@@ -203,7 +223,7 @@ class McpServer:
         return IncomingRequest(context, principal, limit=client.calls.slot, may_approve=client.may("approve"))
 
     def find_principal(self, context: Any) -> Principal:
-        """Who makes a request: over HTTP the client that the server has authenticated, else the one on stdio."""
+        """Return who makes a request: over HTTP the authenticated client, else the client on standard input."""
         if context.request is None:
             params = context.session.client_params
             client_id = identify_stdio_client("" if params is None else params.client_info.name)
@@ -211,7 +231,7 @@ class McpServer:
         return self.restrict(context.request.scope["state"]["client"].principal)
 
     def restrict(self, principal: Principal) -> Principal:
-        """A client's principal, which may use the tools that are offered here only."""
+        """Return a client's principal, restricted to the tools that are offered here."""
         if self._tools is None:
             return principal
         if principal not in self._principals:
@@ -219,12 +239,12 @@ class McpServer:
         return self._principals[principal]
 
     async def join_instructions(self, context: Any) -> str | None:
-        """How to use the servers behind this one, in their own words, as far as the user has accepted them."""
+        """Join the instructions of the servers behind this one, as far as the user has accepted them."""
         await self._library.engine.wait_for_pins()
         return self._names.join_instructions(self.find_principal(context))
 
     def on_initialized(self, context: Any) -> None:
-        """A client of the older protocol has connected: it is told of changes, and its session may be used."""
+        """Register a client of the older protocol for changes, and its session for direct answers."""
         connection = connection_of(context)
         self._changes.add(connection)
         if context.request is not None:
@@ -342,19 +362,16 @@ class McpServer:
     # Changes
 
     def _check_tools(self) -> None:
-        """SetupError when a tool to offer does not exist."""
+        """Check the tools to offer. Raises SetupError for a tool that does not exist."""
         tool_ids = self._library.engine.registry.snapshot().by_id
         for name in self._tools or ():
             if name not in tool_ids and name.isidentifier() and "__" not in name:  # neither a pattern nor an action
                 raise SetupError(f"The library has no tool {name!r}.{did_you_mean(name, tool_ids)}")
 
-    def _on_change(self, event: ToolEngineEvent) -> None:
-        self._changes.notify_clients("tools")
-
 
 @lru_cache(1_000)
 def _conversation_of(principal: Principal) -> str:
-    """For all calls of a client, whichever server answers and whenever it connects: an approval is for one caller."""
+    """Return a conversation id that is the same on every server and for every connection, so that approvals match."""
     caller = f"{principal.tenant}/{principal.identity}/{principal.client_id}"
     return f"mcp-{sha256(caller.encode()).hexdigest()[:16]}"
 
@@ -368,7 +385,7 @@ async def execute_named(
     action: str | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> ToolExecutionResult:
-    """Call what a client names: a tool, or one of its actions by the name for models."""
+    """Call a tool that a client names, or an action by its name for models."""
     engine = library.engine
     permissions = engine.permissions(context.principal, context.policy)
     permitted_action = permissions.find_permitted_action(engine.registry.snapshot(), name, action)
@@ -382,12 +399,70 @@ async def execute_named(
     return await library.execute(tool.id, arguments, context, action=capability.name, on_progress=on_progress)
 
 
-def _make_retry_policies() -> dict[FailureClass, FailurePolicy]:
-    return {kind: replace(policy, rest=policy.rest or RETRY_INTERVAL) for kind, policy in POLICIES.items()}
-
-
 def _read_indirect_call(arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     name, inner = arguments.get("name"), arguments.get("arguments") or {}
     if not isinstance(name, str) or not isinstance(inner, dict):
         raise ToolNotFound('call_tool needs the "name" of a tool that search_tools found, and its "arguments".')
     return name, inner
+
+
+logger = logging.getLogger("ferrule.server")
+
+# Standard input and output as a transport
+
+
+def _user() -> str:
+    try:
+        return str(os.getuid())
+    except AttributeError:  # Windows
+        return getpass.getuser()
+
+
+@lru_cache(100)
+def identify_stdio_client(name: str) -> str:
+    """Return an id for the client of this process that stays the same when the client is started again.
+
+    It is made from the user, the machine, the name of the client, the folder, and how the client starts this process.
+    """
+    parts = [platform.node(), _user(), name, os.getcwd(), *sys.argv[1:]]
+    return sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+async def serve_on_stdio(server: Any, max_message_size: int) -> None:
+    """Serve the client that started this process, until it disconnects. A longer message is skipped."""
+    import anyio
+    from mcp.server.stdio import stdio_server
+
+    with _claim_standard_input() as file:
+        stdin: Any = anyio.wrap_file(cast("Any", MessageLines(file, max_message_size)))
+        async with stdio_server(stdin=stdin) as (read_stream, write_stream):
+            await server.run(read_stream, write_stream, server.create_initialization_options())
+
+
+class MessageLines:
+    """The lines of a file as the SDK reads them. A line that is too long is replaced by a short one."""
+
+    def __init__(self, file: BinaryIO, max_size: int) -> None:
+        self._file, self._max_size = file, max_size
+
+    def readline(self) -> str:
+        line = self._file.readline(self._max_size + 1)
+        if len(line) <= self._max_size or line.endswith(b"\n"):
+            return line.decode("utf-8", "replace")
+        del line
+        while (rest := self._file.readline(SKIP_SIZE)) and not rest.endswith(b"\n"):
+            pass
+        logger.warning("size=<%d> | a message of the client is longer and was skipped", self._max_size)
+        return "a message that is too long\n"  # which the SDK reports as invalid
+
+
+@contextmanager
+def _claim_standard_input() -> Iterator[BinaryIO]:
+    """Standard input for the protocol alone: tools and the processes they start read an empty file instead."""
+    copy, empty = os.dup(0), os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+    try:
+        yield open(copy, "rb", closefd=False)  # noqa: SIM115  a thread may still be reading from it at the end
+    finally:
+        os.dup2(copy, 0)

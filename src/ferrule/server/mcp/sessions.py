@@ -1,19 +1,25 @@
-"""Sessions of the older protocol, as far as their requests are answered without the SDK, which opens and ends them."""
+"""Responses that are written without the SDK, and the sessions of the older protocol that such requests belong to.
+
+The SDK opens and ends the sessions.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from ferrule.server.mcp.calls import LOG_LEVEL_STATE, client_reply_type
+from starlette.types import Receive, Send
+
+from ferrule.server.asgi import send_json, wait_for_disconnect
+from ferrule.server.mcp.requests import LOG_LEVEL_STATE, client_reply_type
+from ferrule.server.problems import encode_body
 
 if TYPE_CHECKING:
     from ferrule.server.authentication import Client
-    from ferrule.server.mcp.direct_answer import DirectAnswer
 
 VERSIONS: Final = frozenset({"2025-06-18", "2025-11-25"})
 """Those in which results have the form that they have now."""
@@ -33,7 +39,7 @@ class McpSession:
         self._renewed_at = time.monotonic()
 
     def renew(self) -> bool:
-        """Whether it is time for the SDK to hear of the session, by the request that asks this."""
+        """Return whether the SDK should get this request, so that it does not end the session as idle."""
         now = time.monotonic()
         is_due = now - self._renewed_at >= RENEWAL_INTERVAL
         if is_due:
@@ -42,7 +48,7 @@ class McpSession:
 
     @property
     def is_open(self) -> bool:
-        """Whether the client has ended the handshake: from then on its version and capabilities are known."""
+        """Whether the handshake has ended: from then on the client's version and capabilities are known."""
         return bool(self.connection.initialized.is_set())
 
     @cached_property
@@ -74,7 +80,7 @@ class McpSession:
             del self._questions[key]
 
     def take_reply(self, message: Mapping[str, Any]) -> bool:
-        """Give a reply of the client to who asked; False if nobody here did."""
+        """Deliver a reply of the client. Returns False if the session has no such question."""
         key = message.get("id")
         if not isinstance(key, str) or key not in self._questions:
             return False
@@ -84,7 +90,7 @@ class McpSession:
         return True
 
     def cancel(self, message: Mapping[str, Any]) -> bool:
-        """End a request that the client has cancelled; False if it is not answered here."""
+        """End a request that the client has cancelled. Returns False if the request is not answered here."""
         params = message.get("params")
         key = params.get("requestId") if isinstance(params, dict) else None
         return type(key) in (int, str) and key in self.running and self.running[key].cancel()
@@ -97,7 +103,7 @@ class McpSessions:
         self._sessions: dict[bytes, McpSession] = {}
 
     def add(self, connection: Any, owner: Client) -> None:
-        """A session that the SDK has opened; it is removed with the connection."""
+        """Add a session that the SDK has opened. The session is removed with the connection."""
         if connection.session_id is None:
             return
         key = connection.session_id.encode()
@@ -105,7 +111,7 @@ class McpSessions:
         connection.exit_stack.callback(self._sessions.pop, key, None)
 
     def find(self, headers: Mapping[bytes, bytes], client: Client) -> McpSession | None:
-        """The session of a request; None if the SDK is to look at it."""
+        """Find the session of a request; None if the SDK must read the request."""
         session = self._sessions.get(headers.get(b"mcp-session-id", b""))
         if session is None or session.owner.identity != client.identity or not session.is_open:
             return None
@@ -114,7 +120,7 @@ class McpSessions:
         return session
 
     def end(self, headers: Mapping[bytes, bytes], client: Client) -> None:
-        """The client ends a session with its calls: from now on the SDK says that there is none."""
+        """End a session and its calls, because the client has ended it."""
         key = headers.get(b"mcp-session-id", b"")
         session = self._sessions.get(key)
         if session is not None and session.owner.identity == client.identity:
@@ -143,3 +149,94 @@ def _settle(future: asyncio.Future[Any], request: Any, message: Mapping[str, Any
 def _dump(value: Any) -> dict[str, Any]:
     described: dict[str, Any] = value.model_dump(mode="json", by_alias=True, exclude_none=True)
     return described
+
+
+WATCH_DELAY: Final = 0.05
+"""Seconds after which a disconnect of the client is watched for."""
+PING_INTERVAL: Final = 15.0
+"""Seconds after which a slow answer becomes a stream of events, so that no proxy ends the connection."""
+_EVENT_HEADERS: Final = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class DirectAnswer:
+    """One response. What is sent before the result makes it a stream."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._lock: asyncio.Lock | None = None
+        """Of the stream; None while there is none."""
+        self._task: asyncio.Task[Any] | None = None
+        """The task of the request, while the result is awaited."""
+        self._has_disconnected = self._is_cancelled = False
+
+    async def wait_for(self, work: Coroutine[Any, Any, Any], receive: Receive) -> Any:
+        """The result or the error of some work; None if the client has disconnected, which ends the work.
+
+        CancelledError is returned when `cancel` has ended it.
+        """
+        task = self._task = asyncio.current_task()
+        assert task is not None
+        watching: list[asyncio.Task[None]] = []
+        timer = asyncio.get_running_loop().call_later(
+            WATCH_DELAY, lambda: watching.append(asyncio.ensure_future(self._watch(receive)))
+        )
+        try:
+            return await work
+        except asyncio.CancelledError as error:
+            if not (self._has_disconnected or self._is_cancelled):
+                raise
+            task.uncancel()
+            return None if self._has_disconnected else error
+        except Exception as error:
+            return error
+        finally:
+            self._task = None
+            timer.cancel()
+            for each in watching:
+                each.cancel()
+
+    def cancel(self) -> bool:
+        """End the work, because the client has cancelled the request; False if it has ended already."""
+        if self._task is None:
+            return False
+        self._is_cancelled = True
+        return self._task.cancel()
+
+    async def send_message(self, message: dict[str, Any]) -> None:
+        """Send a message of JSON-RPC before the result."""
+        await self._send_event(b"event: message\r\ndata: " + encode_body(message) + b"\r\n\r\n")
+
+    async def finish(self, status: int, body: bytes) -> None:
+        """Send the result."""
+        if self._lock is None:
+            await send_json(self._send, status, body)
+        else:
+            event = b"event: message\r\ndata: " + body + b"\r\n\r\n"
+            async with self._lock:
+                await self._send({"type": "http.response.body", "body": event})
+
+    async def _send_event(self, event: bytes) -> None:
+        is_first = self._lock is None
+        lock = self._lock = self._lock or asyncio.Lock()
+        async with lock:
+            if is_first:
+                await self._send({"type": "http.response.start", "status": 200, "headers": _EVENT_HEADERS})
+            await self._send({"type": "http.response.body", "body": event, "more_body": True})
+
+    async def _watch(self, receive: Receive) -> None:
+        """End the work when the client disconnects, and show it signs of life until then."""
+        disconnecting = asyncio.ensure_future(wait_for_disconnect(receive))
+        try:
+            while not disconnecting.done():
+                await asyncio.wait({disconnecting}, timeout=PING_INTERVAL)
+                if not disconnecting.done():
+                    await self._send_event(b": ping\r\n\r\n")
+        finally:
+            disconnecting.cancel()
+        if self._task is not None:
+            self._has_disconnected = True
+            self._task.cancel()

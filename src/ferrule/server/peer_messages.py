@@ -191,7 +191,7 @@ def decode_reply(request: Any, message: Mapping[str, Any]) -> Any:
     """The client's result; MCPError as it answered."""
     from mcp.shared.exceptions import MCPError
 
-    from ferrule.server.mcp.calls import client_reply_type
+    from ferrule.server.mcp.requests import client_reply_type
 
     if "error" in message:
         raise MCPError(**message["error"])

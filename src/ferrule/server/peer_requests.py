@@ -24,8 +24,12 @@ from ferrule.engine.resilience import to_call_error
 from ferrule.errors import ExecutionFailed
 from ferrule.kinds.mcp.relay import current_request
 from ferrule.server.access import LimitedBody
-from ferrule.server.call_forwarding import ANSWERS_PATH, CALLS_PATH, GONE_STATUS, NOT_OWNER_STATUS, SERVER_HEADER
-from ferrule.server.call_messages import (
+from ferrule.server.asgi import SendEvent, read_body, stream_of_task
+from ferrule.server.fleet import ServerFleet
+from ferrule.server.mcp.forwarding import RequestForwarder
+from ferrule.server.peer_calls import ANSWERS_PATH, CALLS_PATH, GONE_STATUS, NOT_OWNER_STATUS, SERVER_HEADER
+from ferrule.server.peer_connections import ServerConnections
+from ferrule.server.peer_messages import (
     decode_invocation,
     decode_message,
     decode_reply,
@@ -33,12 +37,7 @@ from ferrule.server.call_messages import (
     encode_outcome,
     encode_question,
 )
-from ferrule.server.fleet import ServerFleet
-from ferrule.server.mcp.forwarding import RequestForwarder
-from ferrule.server.messages import read_body
 from ferrule.server.problems import Problem, problem_of_error
-from ferrule.server.server_connections import ServerConnections
-from ferrule.server.services import SendEvent, stream_of_task
 from ferrule.server.stateful_servers import ProcessOwners, is_stateful
 
 logger = logging.getLogger("ferrule.server")
@@ -75,7 +74,7 @@ class ForwardedRequest:
         self.send({"log": params.model_dump(mode="json", by_alias=True, exclude_unset=True)})
 
 
-class ForwardedCalls:
+class PeerRequests:
     """In front of the application: answers other servers, whose requests no client can make."""
 
     def __init__(

@@ -1,7 +1,8 @@
-"""Continues runs when people have decided about what they wait for, wherever the decision was made.
+"""Runs of the server: those that it continues by itself, and how runs are shown to clients.
 
-Every server of a store looks for decisions; whichever has the lock of a run first continues it, the others leave it
-alone. What was decided while no server ran is found when one starts.
+When people have decided about what a run waits for, wherever the decision was made, a server continues the run. Every
+server of a store looks for decisions; the first that has the lock of a run continues it. What was decided while no
+server ran is found when a server starts.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
 
 from ferrule.agent.answer import AgentState
 from ferrule.agent.run import RUN_PREFIX, Run
 from ferrule.core.aio import cancel_all, wait_at_most
 from ferrule.core.events import ToolEngineEvent, ToolEngineEventType
+from ferrule.core.messages import Usage
 from ferrule.engine import ToolEngine
 from ferrule.errors import FerruleError, Rejected, RunInProgress, SetupError, StoreError
 from ferrule.memory.conversation import ConversationMemory
@@ -23,6 +27,9 @@ from ferrule.orchestrator import OrchestratorResult
 from ferrule.orchestrator.request_cache import EventListener, SharedRun
 from ferrule.policy.approvals import ApprovalRequest
 from ferrule.server.problems import Problem
+from ferrule.store import ToolKnowledgeStore
+from ferrule.store.entry_streams import find_entry_times
+from ferrule.store.spending import CostSummary, summarize_costs
 
 logger = logging.getLogger("ferrule.server")
 
@@ -56,13 +63,13 @@ class Continuations:
         self._slots = asyncio.Semaphore(MAX_CONTINUED_RUNS)
 
     def find(self, run_id: str) -> SharedRun[OrchestratorResult] | None:
-        """A run that is being continued here, for a client that wants its answer."""
+        """Find a run that is being continued here, for a client that wants its answer."""
         run = self._runs.get(run_id)
         return None if run is None or run.is_over else run
 
     async def run(self) -> None:
         """Look for decisions until cancelled."""
-        unsubscribe = self._engine.subscribe(self._receive, _is_decision)
+        unsubscribe = self._engine.subscribe(self._receive, {ToolEngineEventType.APPROVAL_DECIDED})
         try:
             while True:
                 try:
@@ -77,13 +84,13 @@ class Continuations:
             unsubscribe()
 
     async def aclose(self) -> None:
-        """Let the runs end, for a while."""
+        """Wait a while for the runs to end, and cancel the rest."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=STOP_TIMEOUT)
         await cancel_all(self._tasks)
 
     async def _receive(self, event: ToolEngineEvent) -> None:
-        """A decision that was made here: nobody else is to be waited for."""
+        """Note a decision that was made here: its run need not wait for another process."""
         request: ApprovalRequest = event.data["request"]
         self._candidates[request.run_id] = 0.0
         self._news.set()
@@ -105,7 +112,7 @@ class Continuations:
                     self._start(run_id)
 
     async def _is_decided(self, run_id: str) -> bool:
-        """Whether a run waits, and people have decided about all calls that it waits for.
+        """Return whether a run waits, and people have decided about all calls that it waits for.
 
         The run of an agent that a program has made is not bound: only the program can continue it.
         """
@@ -132,7 +139,7 @@ class Continuations:
     async def _wait_for_end(self, run_id: str, run: SharedRun[OrchestratorResult]) -> None:
         logger.info("run=<%s> | continued, because people have decided", run_id)
         try:
-            await run.join()  # whoever else joins it and leaves: it goes on
+            await run.join()  # the run goes on when clients join it and leave
         except (Rejected, RunInProgress, StoreError) as error:
             logger.info("run=<%s>, error=<%s> | looked at again later", run_id, error)
             self._candidates[run_id] = time.monotonic() + OTHERS_FIRST
@@ -145,5 +152,105 @@ class Continuations:
                 del self._runs[run_id]
 
 
-def _is_decision(event: ToolEngineEvent) -> bool:
-    return event.event_type is ToolEngineEventType.APPROVAL_DECIDED
+MAX_SUMMARIES: Final = 5_000
+
+
+def describe_run(run: Run, written_at: float | None = None) -> dict[str, Any]:
+    """Describe a run for a list."""
+    described = {
+        "run_id": run.id,
+        "state": run.state.value,
+        "task": run.task,
+        "turns": run.turns,
+        "calls": len(run.steps) + run.finished_plan_steps,
+        "text": run.text,
+        "reason": run.reason,
+        "usage": describe_usage(run.usage),
+        "cost": run.costs.total,
+        "seconds": round(run.seconds, 3),
+    }
+    return described if written_at is None else {**described, "at": _format_time(written_at)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """A run in a list, and what it was bound to when it began."""
+
+    written_at: float
+    described: dict[str, Any]
+    binding: Mapping[str, Any]
+
+
+class RunSummaries:
+    """The summaries of runs. Those of runs that do not go on are kept: a list has hundreds, and is read often."""
+
+    def __init__(self, store: ToolKnowledgeStore) -> None:
+        self._store, self._summaries = store, dict[str, RunSummary]()
+
+    async def get(self, run_id: str, written_at: float) -> RunSummary:
+        """Return the summary of a run whose last entry was written at this time."""
+        cached = self._summaries.get(run_id)
+        if cached is not None and cached.written_at == written_at:
+            return cached
+        run = await Run.load_and_detect_interruption(run_id, self._store)
+        binding = await ConversationMemory(self._store).get_run_binding(run_id) or {}
+        summary = RunSummary(written_at=written_at, described=describe_run(run, written_at), binding=binding)
+        if run.state not in (AgentState.RUNNING, AgentState.INTERRUPTED):  # these may change without an entry
+            if len(self._summaries) >= MAX_SUMMARIES:
+                self._summaries.clear()
+            self._summaries[run_id] = summary
+        return summary
+
+
+def describe_usage(usage: Usage) -> dict[str, Any]:
+    return {**asdict(usage), "total_tokens": usage.total_tokens}
+
+
+async def describe_whole_run(run_id: str, store: ToolKnowledgeStore, tenant: str) -> dict[str, Any]:
+    """Describe a run with its messages in the format of OpenAI's API, and everything that happened, in order."""
+    run = await Run.load_and_detect_interruption(run_id, store)
+    entries = await store.read_entries(RUN_PREFIX + run_id)
+    times = await store.query(find_entry_times, RUN_PREFIX + run_id)
+    binding = await ConversationMemory(store).get_run_binding(run_id) or {}
+    since = datetime.fromtimestamp(min(times.values()), UTC)
+    cost = (await store.query(summarize_costs, "run", since, keys=[run_id])).get(run_id, CostSummary())
+    return {
+        **describe_run(run, max(times.values())),
+        "started_at": _format_time(min(times.values())),
+        "cost": cost.cost if cost.cost or run.costs.total is not None else None,
+        "costs": cost.to_dict(),
+        "strategy": binding.get("strategy", "plan" if run.workflow else "loop"),
+        "model": binding.get("model"),
+        "conversation_id": str(binding.get("conversation_id", "")).removeprefix(f"{tenant}/"),
+        "questions": [asdict(question) for question in run.questions.values()],
+        "approvals": [asdict(request) for request in run.approvals.values()],
+        "plan": run.plan,
+        "history": [
+            described
+            for key, entry in entries.items()
+            if (described := _describe_entry(entry, times.get(key, 0.0))) is not None
+        ],
+        "messages": run.messages,
+    }
+
+
+def _describe_entry(entry: Mapping[str, Any], written_at: float) -> dict[str, Any] | None:
+    """Describe a turn of the model, the result of a call or of a step, a pause or the end; None for other entries."""
+    kind, at = entry["kind"], _format_time(written_at)
+    if kind == "message" and "used" in entry:
+        requests, input_tokens, output_tokens, cached = entry["used"]
+        usage = Usage(requests=requests, input_tokens=input_tokens, output_tokens=output_tokens, cached_tokens=cached)
+        described = {"kind": "turn", "at": at, "usage": describe_usage(usage), "message": entry["message"]}
+        # The model and the tokens of each tool's schemas are stored with the first turn, and when they change.
+        return described | {name: entry.get(name) for name in ("cost", "model", "tools")}
+    if kind == "answer":
+        return {"kind": "call", "at": at, "step": entry["step"]}
+    if kind == "step":
+        return {"kind": "step", "at": at, "step": entry["result"]}
+    if kind in ("wait", "end"):
+        return {"kind": kind, "at": at, "state": entry.get("state"), "reason": entry.get("reason")}
+    return None
+
+
+def _format_time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()

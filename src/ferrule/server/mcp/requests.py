@@ -10,17 +10,18 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Final
 
 from ferrule.core.aio import ProgressQueue
-from ferrule.core.call import Progress
-from ferrule.core.content import replace_surrogates
+from ferrule.core.call import Progress, ToolExecutionResult
+from ferrule.core.content import as_text, replace_surrogates
 from ferrule.core.permission import Principal
-from ferrule.errors import CallCancelled
+from ferrule.errors import APPROVAL_REQUIRED, CallCancelled, SetupError
 from ferrule.kinds.mcp.relay import FIRST_MODERN_VERSION, LOG_LEVEL_KEY, current_request, is_logged
+from ferrule.policy.approvals import Approvals
 
 logger = logging.getLogger("ferrule.server")
 
@@ -47,7 +48,7 @@ class IncomingRequest:
         limit: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext,
         may_approve: bool = True,
     ) -> None:
-        """`client_key` is that of the only client of a transport; `limit` counts a call of the client."""
+        """`client_key` identifies the only client of a transport; `limit` counts a call of the client."""
         self._context, self.principal, self.limit, self.may_approve = context, principal, limit, may_approve
         self.waits_for_answers: bool = context.session.can_send_request
         """Whether the client can be asked while the request waits, as in the older protocol."""
@@ -100,12 +101,12 @@ class IncomingRequest:
 
 
 def decode_headers(scope: Mapping[str, Any]) -> dict[str, str]:
-    """The headers of a request over HTTP, by their names in lower case."""
+    """Decode the headers of a request over HTTP, by their names in lower case."""
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["state"][CLIENT_HEADERS]}
 
 
 def connection_of(context: Any) -> Any:
-    """The connection of a request, which has a place for the state of the client; the SDK does not offer it."""
+    """Return the connection of a request, which holds the state of the client. The SDK does not offer it."""
     return context.session._connection
 
 
@@ -189,7 +190,7 @@ class ClientCall:
         return self.request.log_level
 
     async def ask(self, key: str, request: Any) -> Any:
-        """Ask the client; CallCancelled when the call that asked has ended meanwhile."""
+        """Ask the client. Raises CallCancelled when the call that asked has ended meanwhile."""
         asking = asyncio.ensure_future(
             self.request.send_request(request) if self.request.waits_for_answers else self._ask_later(key, request)
         )
@@ -219,7 +220,7 @@ class ClientCall:
             self.questions.pop(key, None)
 
     def answer(self, responses: Mapping[str, Any]) -> None:
-        """Give the answers to those who asked; a question without an answer is asked again."""
+        """Deliver the answers. A question without an answer is asked again."""
         for key, (request, future) in self.questions.items():
             response = responses.get(key)
             if isinstance(response, client_reply_type(request)) and not future.done():
@@ -310,3 +311,72 @@ async def _execute(call: ClientCall, execute: Callable[[ClientCall], Coroutine[A
         current_request.reset(token)
         call.ended.set()
         await call.messages.finish()
+
+
+# Approvals: a request is in the inbox like any other, and who answers first decides, here or there. The holder of a
+# token is asked only if the token may approve calls: a client must not approve what it wants itself.
+
+POLL_INTERVAL: Final = 1.0
+"""Seconds between two looks into the inbox while the user is asked."""
+MAX_ARGUMENTS_LENGTH: Final = 2_000
+_FORM: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {"allow": {"type": "boolean", "title": "Allow this call", "default": False}},
+    "required": ["allow"],
+}
+
+
+class ApprovalQuestions:
+    """Turns `approval_required` into a question to the client's user."""
+
+    def __init__(self, approvals: Approvals) -> None:
+        self._approvals = approvals
+
+    async def ask(self, call: ClientCall, result: ToolExecutionResult, name: str) -> str | None:
+        """Ask the user. Returns the id of the approval to repeat the call with; None to keep the result."""
+        approval_id = result.metadata.get("approval_id")
+        if result.error_type != APPROVAL_REQUIRED or not approval_id:
+            return None
+        if not call.request.may_approve or "elicitation" not in call.capabilities:
+            return None
+        asking = asyncio.ensure_future(self._ask_user(call, str(approval_id), name))
+        watching = asyncio.ensure_future(self._wait_for_decision(str(approval_id)))
+        try:
+            await asyncio.wait({asking, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                is_decided = asking.result()
+                return str(approval_id) if is_decided else None
+            return str(approval_id)
+        finally:
+            asking.cancel()
+            watching.cancel()
+
+    async def _ask_user(self, call: ClientCall, approval_id: str, name: str) -> bool:
+        """Return whether the user has decided by this question. Cancelling it leaves the request in the inbox."""
+        from mcp.shared.exceptions import MCPError
+        from mcp.types import ElicitRequest, ElicitRequestFormParams
+
+        request = await self._approvals.get(approval_id)
+        arguments = as_text(request.arguments)
+        if (
+            len(arguments) > MAX_ARGUMENTS_LENGTH
+        ):  # a person cannot approve what is not shown: the request waits in the inbox
+            return False
+        action = request.tool_id if request.action == request.tool_id else f"{request.tool_id} ({request.action})"
+        through = "" if request.tool_id in name else f", made by {name!r},"
+        message = f"Allow the call of {action}{through} with these arguments?\n{request.reason}\nArguments: {arguments}"
+        form = ElicitRequestFormParams(message=replace_surrogates(message), requested_schema=_FORM)
+        try:
+            answer = await call.ask("approval", ElicitRequest(params=form))
+        except MCPError:  # the client cannot ask after all
+            return False
+        if answer.action == "cancel":
+            return False
+        is_allowed = answer.action == "accept" and (answer.content or {}).get("allow") is True
+        with suppress(SetupError):  # an earlier decision counts
+            await self._approvals.record_decision(approval_id, is_allowed, by=call.request.principal.label)
+        return True
+
+    async def _wait_for_decision(self, approval_id: str) -> None:
+        while (await self._approvals.get(approval_id)).state == "pending":
+            await asyncio.sleep(POLL_INTERVAL)

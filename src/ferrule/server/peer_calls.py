@@ -15,7 +15,9 @@ from ferrule.engine import ToolEngine
 from ferrule.http.client import trace_headers
 from ferrule.kinds.mcp.relay import ServerRequestCallbacks, ask_client, current_request
 from ferrule.kinds.mcp.results import describe_cause, make_connection_error
-from ferrule.server.call_messages import (
+from ferrule.server.fleet import ServerFleet
+from ferrule.server.peer_connections import ServerConnections, ServerGone, ServerOutOfReach
+from ferrule.server.peer_messages import (
     decode_message,
     decode_outcome,
     decode_question,
@@ -23,8 +25,6 @@ from ferrule.server.call_messages import (
     encode_message,
     encode_reply,
 )
-from ferrule.server.fleet import ServerFleet
-from ferrule.server.server_connections import ServerConnections, ServerGone, ServerOutOfReach
 
 logger = logging.getLogger("ferrule.server")
 
