@@ -26,9 +26,9 @@ from ferrule.core.permission import CallPolicy, Principal
 from ferrule.errors import ModelError, SetupError
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory.conversation import ConversationMemory, HistorySnapshot, Turn
-from ferrule.orchestrator.questions import refers_to_history
 from ferrule.orchestrator.request_cache import EventListener, digest_configuration
 from ferrule.orchestrator.result import OrchestratorResult, convert_agent_answer, convert_workflow_result
+from ferrule.orchestrator.small_talk import refers_to_history
 from ferrule.texts.fixed_replies import CONVERSATION_HEADING, DIRECT_ANSWER
 from ferrule.texts.language import detect_language
 from ferrule.texts.shorten import first_sentence, shorten

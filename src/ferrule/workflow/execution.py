@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from ferrule.agent.made_up_numbers import find_made_up_operand
+from ferrule.agent.made_up_values import find_made_up_operand
 from ferrule.agent.prompts import explain_denial
 from ferrule.agent.requests import HumanReply, NeedsPerson
 from ferrule.agent.turn import REFUSED_BY_USER

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from ferrule.agent.made_up_numbers import find_made_up_operand
+from ferrule.agent.made_up_values import find_made_up_operand
 from ferrule.agent.toolbox import Toolbox, ToolOffer
 from ferrule.core.content import MAX_DEPTH, copy_json, is_nested_deeper
 from ferrule.core.json_schema import resolve_schema
