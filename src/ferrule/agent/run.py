@@ -71,7 +71,7 @@ class Run:
     """The state of one run."""
 
     def __init__(self, task: str, store: ToolKnowledgeStore, run_id: str | None = None) -> None:
-        self.id = run_id or uuid4().hex[:16]
+        self.id = run_id or new_run_id()
         self.task = task
         self.state = AgentState.RUNNING
         self.messages: list[Message] = []
@@ -448,6 +448,10 @@ def _messages_of_step(result: Mapping[str, Any]) -> list[Message]:
     call = ToolCall(name=result["tool_type"], arguments=result["arguments"] or {}, id=f"step-{result['step_id']}-1")
     full = as_text(result["output"]) if result["success"] and result["output"] is not None else text
     return [assistant_message(result["description"], [call]), tool_message(call, full)]
+
+
+def new_run_id() -> str:
+    return uuid4().hex[:16]
 
 
 def describe_interruption(error: BaseException) -> str:

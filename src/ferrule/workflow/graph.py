@@ -29,7 +29,7 @@ from ferrule.policy.approvals import Person
 from ferrule.store.escapes import to_storable_text
 from ferrule.store.location import make_directory
 from ferrule.workflow.results import StepResult
-from ferrule.workflow.workflow import PlanWorkflow, WorkflowRun
+from ferrule.workflow.workflow import Workflow, WorkflowRun
 
 MAX_NODES = 1_000
 """More nodes than any plan can need; LangGraph's default stops after 25."""
@@ -76,7 +76,7 @@ class GraphRun:
         return redacted
 
 
-class GraphWorkflow(PlanWorkflow):
+class GraphWorkflow(Workflow):
     """Answers questions with a plan, on LangGraph."""
 
     kind = "langgraph"

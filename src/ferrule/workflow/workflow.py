@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from ferrule.agent.answer import AgentState
@@ -61,18 +62,14 @@ MAX_REQUESTS_PER_STEP: Final = 3
 """How often the person is asked about one step."""
 
 
+@dataclass(frozen=True, slots=True)
 class WorkflowAgents:
     """The four agents of one run."""
 
-    def __init__(
-        self,
-        planning: PlanningAgent,
-        execution: ExecutionAgent,
-        verification: VerificationAgent,
-        coordination: CoordinationAgent,
-    ) -> None:
-        self.planning, self.execution = planning, execution
-        self.verification, self.coordination = verification, coordination
+    planning: PlanningAgent
+    execution: ExecutionAgent
+    verification: VerificationAgent
+    coordination: CoordinationAgent
 
     @property
     def usage(self) -> Usage:
@@ -272,8 +269,8 @@ class WorkflowRun:
         )
 
 
-class PlanWorkflow:
-    """Starts and resumes runs; subclasses decide how the stages are called."""
+class Workflow:
+    """Answers questions with a plan. Subclasses decide how the stages of a run are called."""
 
     kind: ClassVar[str]
 
@@ -422,7 +419,7 @@ class PlanWorkflow:
         )
 
 
-class SimpleWorkflow(PlanWorkflow):
+class SimpleWorkflow(Workflow):
     """Plan, then execute and verify until all steps have results, then synthesize."""
 
     kind = "simple"
