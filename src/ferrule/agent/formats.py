@@ -15,7 +15,7 @@ from ferrule.agent.decisions import AgentDecision, parse_decision
 from ferrule.agent.prompts import contextual_decision_prompt
 from ferrule.agent.run import Run
 from ferrule.agent.toolbox import ToolOffer
-from ferrule.core.content import as_text, encode_json
+from ferrule.core.content import MAX_DEPTH, as_text, encode_json, is_nested_deeper
 from ferrule.core.messages import Message, ToolCall, assistant_message, user_message
 from ferrule.core.model import EndReply, Model, ModelReply, ModelRequest, can_end_reply
 from ferrule.core.names import model_name
@@ -550,21 +550,28 @@ def _close_objects(schema: Any) -> Any:
 
 
 def _find_json(text: str) -> Iterator[Any]:
-    """The whole text as JSON, or else the JSON values in it, the first first."""
-    text = text.strip()
+    """Yield the whole text as JSON, or else the JSON values in the text."""
     try:
         yield json.loads(text)
-        return
     except ValueError:
-        pass
-    decoder, start = json.JSONDecoder(), 0
-    while (start := min((at for at in (text.find("{", start), text.find("[", start)) if at >= 0), default=-1)) >= 0:
+        yield from find_json_values(text)
+
+
+def find_json_values(text: str) -> Iterator[Any]:
+    """Yield the outermost JSON objects and lists in a text, in order."""
+    decoder, at = json.JSONDecoder(), 0
+    for _ in range(100):
+        starts = [start for start in (text.find("{", at), text.find("[", at)) if start >= 0]
+        if not starts:
+            return
+        at = min(starts)
         try:
-            value, start = decoder.raw_decode(text, start)
+            value, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
-            start += 1
+            at += 1
         else:
-            yield value
+            if not is_nested_deeper(value, MAX_DEPTH):
+                yield value
 
 
 def _describe_problems(error: ValueError) -> str:

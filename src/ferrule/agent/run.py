@@ -393,7 +393,10 @@ class Run:
         elif kind == "message":
             self._replay_message(entry)
         elif kind == "answer":
-            self._replay_answer(AgentStep(**entry["step"]))
+            step = AgentStep(**entry["step"])
+            self._apply_answer(step)
+            if step.tool_id == "finish_task" and step.is_success:
+                self.finish_message = str(step.arguments.get("message", ""))
         elif kind == "wait":
             self.state = AgentState.WAITING
             self._replay_requests(entry)
@@ -428,11 +431,6 @@ class Run:
             self.approvals = {key: each for key, each in self.approvals.items() if not is_extension_request(each)}
             if entry.get("source") and self.open_calls:
                 self.call_sources[self.open_calls[0].id] = entry["source"]
-
-    def _replay_answer(self, step: AgentStep) -> None:
-        self._apply_answer(step)
-        if step.tool_id == "finish_task" and step.is_success:
-            self.finish_message = str(step.arguments.get("message", ""))
 
     def _decode_call(self, data: Mapping[str, Any], errors: Mapping[str, str]) -> ToolCall:
         """A call of a stored message. A call that was rejected then must stay rejected."""

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from ferrule.agent import Agent, Person, RunLimits
 from ferrule.agent.budget import BudgetedModel, RunBudget
+from ferrule.agent.formats import find_json_values
 from ferrule.agent.requests import Answers, ApprovalDecisions
 from ferrule.agent.run import Run, new_run_id
 from ferrule.core.content import as_text
@@ -34,7 +35,7 @@ from ferrule.texts.fixed_replies import CONVERSATION_HEADING, DIRECT_ANSWER
 from ferrule.texts.language import detect_language
 from ferrule.texts.shorten import first_sentence, shorten
 from ferrule.workflow import GraphWorkflow, SimpleWorkflow, Workflow
-from ferrule.workflow.planning import CORE_TOOLS, NoPlan, find_json_values
+from ferrule.workflow.planning import CORE_TOOLS, NoPlan
 
 # A question is answered with a plan, in the agent's loop, or by the model alone. The caller or the configuration may
 # choose; `model` lets the model choose. The default is the loop, where the model decides what it needs.

@@ -391,12 +391,12 @@ def restore_result(step: PlanStep, record: ToolCallRecord | None, registry: Tool
         restored = success_result(step, output, tool, [attempt])
     elif tool.spec.effects_of(capability).repeatable or record.error_type in _NEVER_RAN:
         return None
-    elif record.status != "failed" or record.error_type in (TIMEOUT, CANCELLED) or _is_unknown(record):
-        restored = failure_result(step, INTERRUPTED, UNKNOWN_OUTCOME, [attempt])
-    else:
+    elif (
+        record.status == "failed"
+        and record.error_type not in (TIMEOUT, CANCELLED)
+        and record.metadata.get("outcome") != "unknown"
+    ):
         restored = failure_result(step, record.error or "It failed.", record.error_type, [attempt])
+    else:
+        restored = failure_result(step, INTERRUPTED, UNKNOWN_OUTCOME, [attempt])
     return replace(restored, arguments=record.params)
-
-
-def _is_unknown(record: ToolCallRecord) -> bool:
-    return record.metadata.get("outcome") == "unknown"
