@@ -15,7 +15,7 @@ from ferrule.agent.agent import Agent
 from ferrule.agent.agent import Agent as SuperMagic
 from ferrule.agent.budget import RunLimits
 from ferrule.agent.decisions import AgentDecision, parse_decision
-from ferrule.agent.formats import DecisionFormat
+from ferrule.agent.formats import DecisionFormat, find_json_values
 from ferrule.agent.prompts import adaptive_execution_prompt as create_adaptive_execution_prompt
 from ferrule.agent.prompts import contextual_decision_prompt as create_contextual_decision_prompt
 from ferrule.agent.prompts import contextual_tool_selection_prompt as create_contextual_tool_selection_prompt
@@ -51,7 +51,7 @@ from ferrule.texts.description_labels import description_texts
 from ferrule.texts.language import detect_language
 from ferrule.texts.planning_prompts import TOOL_REQUIREMENTS, TOOL_SELECTION
 from ferrule.workflow.plan import ASK_USER, NO_TOOL, PlanStep
-from ferrule.workflow.planning import PlanningAgent, find_json_values
+from ferrule.workflow.planning import PlanningAgent
 from ferrule.workflow.references import resolve_references
 
 __all__ = [

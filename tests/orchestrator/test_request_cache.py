@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ferrule import Secret, ToolExecutionContext, UnifiedToolLibrary, tool
 from ferrule.core.permission import Decision, Principal, Verdict
 from ferrule.orchestrator import Orchestrator
-from ferrule.orchestrator.questions import depends_on_time, normalize_question, refers_to_history
+from ferrule.orchestrator.small_talk import depends_on_time, normalize_question, refers_to_history
 from ferrule.policy.policy import Policy, Rule
 from ferrule.testing import ScriptedModel
 from tests.orchestrator.opening import open_orchestrator

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 
 from ferrule import AgentState, Policy, UnifiedToolLibrary, tool
-from ferrule.agent.made_up_numbers import find_made_up_number
+from ferrule.agent.made_up_values import find_made_up_number
 from ferrule.testing import ScriptedModel
 from ferrule.workflow import SimpleWorkflow
 from ferrule.workflow.results import StepAttempt, StepResult

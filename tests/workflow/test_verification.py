@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from ferrule import UnifiedToolLibrary, tool
+from ferrule.agent.formats import find_json_values
 from ferrule.testing import ScriptedModel
 from ferrule.workflow import PlanningAgent, StepContext, StepResult, VerificationAgent
-from ferrule.workflow.planning import find_json_values
 from ferrule.workflow.results import format_result
 
 

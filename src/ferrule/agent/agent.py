@@ -27,13 +27,13 @@ from ferrule.agent.answer import (
 from ferrule.agent.budget import BudgetedModel, RunBudget, RunLimits
 from ferrule.agent.formats import (
     DecisionFormat,
+    OutputType,
     ReplyFormat,
     TextStreamer,
     ToolCallFormat,
     assign_call_ids,
     reject_calls_over_limit,
 )
-from ferrule.agent.output import OutputType
 from ferrule.agent.prompts import (
     explain_denial,
     explain_stop,
@@ -494,7 +494,9 @@ class Agent:
         resolver = active.resolver
         calls = reject_calls_over_limit(run, assign_call_ids(run, parsed.calls), self.limits)
         resolved = [resolver.resolve(call, offer) for call in calls]
-        self._collect_secrets(run, resolved)
+        for each in resolved:  # what calls pass to tools as a secret is removed from every stored entry
+            if each.target is not None and each.target[1].secret_names:
+                run.secrets.add_params(each.call.arguments, each.target[1].secret_names)
         redacted = assistant_message(parsed.text, [resolver.redact(call) for call in resolved])
         message = assistant_message(parsed.text, calls)
         cost = active.budget.reply_cost
@@ -582,13 +584,6 @@ class Agent:
         )
         form = "" if output is None else output.instruction
         return "\n\n".join(filter(None, [prompt, form, warnings_from_earlier_runs(warnings, language=language)]))
-
-    def _collect_secrets(self, run: Run, calls: Sequence[ResolvedCall]) -> None:
-        """Remember the secrets that calls pass to tools, so that they are removed from every stored entry."""
-        for resolved in calls:
-            if resolved.target is not None and resolved.target[1].secret_names:
-                secrets = self.library.engine.store.get_run_secrets(run.id)
-                secrets.add_params(resolved.call.arguments, resolved.target[1].secret_names)
 
     def _make_toolbox(self, tools: Collection[str] | None) -> Toolbox:
         principal = self._principal if tools is None else self._principal.restricted_to(tools)

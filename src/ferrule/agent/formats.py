@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from ferrule.agent.answer import OnEvent, TextPiece
 from ferrule.agent.budget import RunLimits
+from ferrule.agent.control_tools import CONTROL_TOOLS
 from ferrule.agent.decisions import AgentDecision, parse_decision
 from ferrule.agent.prompts import contextual_decision_prompt
 from ferrule.agent.run import Run
 from ferrule.agent.toolbox import ToolOffer
-from ferrule.core.content import as_text, encode_json
+from ferrule.core.content import MAX_DEPTH, as_text, encode_json, is_nested_deeper
 from ferrule.core.messages import Message, ToolCall, assistant_message, user_message
 from ferrule.core.model import EndReply, Model, ModelReply, ModelRequest, can_end_reply
 from ferrule.core.names import model_name
 from ferrule.core.patterns import lazy_pattern
-from ferrule.errors import ModelError
+from ferrule.errors import ModelError, SetupError, error_text
 from ferrule.memory.context import ExecutionContext
 from ferrule.parsing import KnownTools, ParsedText, ToolCallReader, parse_model_text, remove_empty_markup
 from ferrule.texts.language import detect_language
@@ -454,3 +456,130 @@ def _may_continue_call(text: str) -> bool:
     """Whether a text may be an unfinished call: it has a tag, or a bracket or a fence that is not closed."""
     is_open = any(text.count(first) != text.count(last) for first, last in ("{}", "[]", "()"))
     return is_open or "<" in text or text.count("```") % 2 == 1
+
+
+# Typed answers: the type that the answer of a run must have, its JSON Schema, and checking what a model wrote
+
+MAX_OUTPUT_ATTEMPTS: Final = 3
+"""The run is stopped after this many answers that are not of the type."""
+_WRAPPER: Final = "answer"
+"""The property that holds an answer that is no object: the APIs of models enforce only schemas of objects."""
+_MAX_PROBLEMS: Final = 10
+
+
+class OutputType:
+    """The type of an answer: a pydantic model, a dataclass, a TypedDict, or a type such as `int` or `list[str]`."""
+
+    def __init__(self, output: Any) -> None:
+        from pydantic import TypeAdapter  # only runs with a type need it
+        from pydantic.errors import PydanticUserError
+
+        self.name = getattr(output, "__name__", None) or str(output)
+        try:
+            self._adapter: TypeAdapter[Any] = TypeAdapter(output)
+            schema = self._adapter.json_schema()
+        except (PydanticUserError, TypeError, ValueError) as error:
+            raise SetupError(
+                f"The answer cannot be of the type {self.name!r}: {error_text(error).splitlines()[0]} "
+                "Use a pydantic model, a dataclass, a TypedDict, or a plain type such as int or list[str]."
+            ) from None
+        self._is_text = output is str
+        self._is_wrapped = schema.get("type") != "object"
+        self.schema: dict[str, Any] = _close_objects(_wrap(schema) if self._is_wrapped else schema)
+
+    @property
+    def instruction(self) -> str:
+        """What the model is told about the form of its answer."""
+        if self._is_text:
+            return ""
+        return (
+            "Your final answer must be one JSON value that follows this JSON Schema, without any other text:\n"
+            + encode_json(self.schema).decode()
+        )
+
+    def parse(self, text: str) -> Any:
+        """The value in an answer; ValueError, with all problems, if it is not of the type."""
+        if self._is_text:
+            return text
+        problem = "it contains no JSON"
+        for value in _find_json(text):
+            for candidate in self._unwrap(value):
+                try:
+                    return self._adapter.validate_json(encode_json(candidate))
+                except ValueError as error:
+                    problem = _describe_problems(error)
+        raise ValueError(problem)
+
+    def format(self, value: Any) -> str:
+        """The value as text: JSON, except that text stays as it is."""
+        return value if isinstance(value, str) else self._adapter.dump_json(value).decode()
+
+    def constrain(self, request: ModelRequest, *, is_retry: bool) -> ModelRequest:
+        """The request; where only the answer is missing, one whose reply the model's API makes follow the schema.
+
+        Not while there are tools to call: many servers that enforce a schema make no calls then.
+        """
+        has_tools = any(schema["function"]["name"] not in CONTROL_TOOLS for schema in request.tools)
+        if self._is_text or (has_tools and not is_retry):
+            return request
+        return replace(request, tools=(), answer_schema=self.schema)
+
+    def _unwrap(self, value: Any) -> Iterator[Any]:
+        if self._is_wrapped and isinstance(value, dict) and set(value) == {_WRAPPER}:
+            yield value[_WRAPPER]
+        else:
+            yield value
+
+
+def _wrap(schema: Mapping[str, Any]) -> dict[str, Any]:
+    definitions = {"$defs": schema["$defs"]} if "$defs" in schema else {}
+    inner = {keyword: value for keyword, value in schema.items() if keyword != "$defs"}
+    return {"type": "object", "properties": {_WRAPPER: inner}, "required": [_WRAPPER], **definitions}
+
+
+def _close_objects(schema: Any) -> Any:
+    """The schema with every object closed: the strict modes of APIs require it."""
+    if isinstance(schema, list):
+        return [_close_objects(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {keyword: _close_objects(value) for keyword, value in schema.items()}
+    if isinstance(schema.get("properties"), dict) and schema.get("type") == "object":
+        closed.setdefault("additionalProperties", False)
+    return closed
+
+
+def _find_json(text: str) -> Iterator[Any]:
+    """Yield the whole text as JSON, or else the JSON values in the text."""
+    try:
+        yield json.loads(text)
+    except ValueError:
+        yield from find_json_values(text)
+
+
+def find_json_values(text: str) -> Iterator[Any]:
+    """Yield the outermost JSON objects and lists in a text, in order."""
+    decoder, at = json.JSONDecoder(), 0
+    for _ in range(100):
+        starts = [start for start in (text.find("{", at), text.find("[", at)) if start >= 0]
+        if not starts:
+            return
+        at = min(starts)
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            at += 1
+        else:
+            if not is_nested_deeper(value, MAX_DEPTH):
+                yield value
+
+
+def _describe_problems(error: ValueError) -> str:
+    problems = getattr(error, "errors", None)
+    if problems is None:
+        return error_text(error)
+    lines = []
+    for problem in problems(include_url=False, include_input=False)[:_MAX_PROBLEMS]:
+        where = ".".join(map(str, problem["loc"]))
+        lines.append(f"{where}: {problem['msg']}" if where else str(problem["msg"]))
+    return "; ".join(lines)

@@ -41,7 +41,6 @@ from ferrule.core.messages import (
     tool_message,
 )
 from ferrule.core.names import model_name
-from ferrule.core.secrets import Secrets
 from ferrule.errors import (
     FerruleError,
     LockHeld,
@@ -58,6 +57,9 @@ from ferrule.store import ToolKnowledgeStore
 from ferrule.store.store import StoreLock
 
 _STEP_FIELDS = tuple(field.name for field in fields(AgentStep))
+RUN_PREFIX: Final = "run:"
+_NEVER_SECRET: Final = ("kind", "state", "used", "usage", "seconds", "cost", "costs")
+"""Fields that are needed to continue the run; a number in them may equal a secret by chance."""
 _MAX_EARLIER_QUESTION: Final = 500
 NO_TOOL: Final = "none"
 """The tool of a step that is reasoning."""
@@ -71,7 +73,7 @@ class Run:
     """The state of one run."""
 
     def __init__(self, task: str, store: ToolKnowledgeStore, run_id: str | None = None) -> None:
-        self.id = run_id or uuid4().hex[:16]
+        self.id = run_id or new_run_id()
         self.task = task
         self.state = AgentState.RUNNING
         self.messages: list[Message] = []
@@ -115,7 +117,11 @@ class Run:
         self._offer: tuple[Sequence[Schema], str] | None = None
         self._offer_fields: dict[str, Any] = {}
         """What is stored with the next reply, because it differs from before."""
-        self._store, self._entries = store, RunEntries(store, self.id)
+        self.entry_count = 0
+        self._store, self._entries = store, dict[str, Mapping[str, Any]]()
+        self.secrets = store.get_run_secrets(self.id)
+        """The secrets that calls pass to tools. They are removed from every entry."""
+        self._known_secrets = len(self.secrets)
         self._stored_usage, self._stored_costs = Usage(), RunCosts().to_dict()
         self._stored_requests: frozenset[str] = frozenset()
         """What the last entry says that the run waits for."""
@@ -129,15 +135,6 @@ class Run:
     def finished_plan_steps(self) -> int:
         """How many steps of the run's plan have results; 0 without a plan."""
         return len(self.results)
-
-    @property
-    def entry_count(self) -> int:
-        return self._entries.entry_count
-
-    @property
-    def secrets(self) -> Secrets:
-        """The secrets that calls pass to tools. They are removed from every entry."""
-        return self._store.get_run_secrets(self.id)
 
     @property
     def open_requests(self) -> frozenset[str]:
@@ -311,7 +308,23 @@ class Run:
                 fields["usage"] = _usage_to_list(self.usage)
         if (costs := self.costs.to_dict()) != self._stored_costs:
             fields["costs"] = self._stored_costs = costs
-        self._entries.write(kind, seconds=self.seconds, **fields)
+        if self._known_secrets != len(self.secrets):  # the entries before may contain the new ones
+            self._known_secrets = len(self.secrets)
+            for key, entry in self._entries.items():
+                if (redacted := self._redact(entry)) != entry:
+                    self._store_entry(key, redacted)
+        self.entry_count += 1
+        entry = self._redact({"kind": kind, "seconds": self.seconds, **fields})
+        self._store_entry(f"{self.entry_count:08}", entry)
+
+    def _store_entry(self, key: str, entry: Mapping[str, Any]) -> None:
+        self._entries[key] = entry
+        self._store.write_entry(RUN_PREFIX + self.id, key, entry)
+
+    def _redact(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not self.secrets:
+            return entry
+        return {name: value if name in _NEVER_SECRET else self.secrets.redact(value) for name, value in entry.items()}
 
     def _apply_step(self, result: Mapping[str, Any]) -> None:
         step_id = str(result["step_id"])
@@ -349,7 +362,7 @@ class Run:
                 run = cls(str(entry.get("task", "")), store, run_id)
             run._replay(entry)
         assert run is not None
-        run._entries.load(entries)
+        run._entries, run.entry_count = dict(entries), int(max(entries))
         return run
 
     @classmethod
@@ -380,7 +393,10 @@ class Run:
         elif kind == "message":
             self._replay_message(entry)
         elif kind == "answer":
-            self._replay_answer(AgentStep(**entry["step"]))
+            step = AgentStep(**entry["step"])
+            self._apply_answer(step)
+            if step.tool_id == "finish_task" and step.is_success:
+                self.finish_message = str(step.arguments.get("message", ""))
         elif kind == "wait":
             self.state = AgentState.WAITING
             self._replay_requests(entry)
@@ -416,11 +432,6 @@ class Run:
             if entry.get("source") and self.open_calls:
                 self.call_sources[self.open_calls[0].id] = entry["source"]
 
-    def _replay_answer(self, step: AgentStep) -> None:
-        self._apply_answer(step)
-        if step.tool_id == "finish_task" and step.is_success:
-            self.finish_message = str(step.arguments.get("message", ""))
-
     def _decode_call(self, data: Mapping[str, Any], errors: Mapping[str, str]) -> ToolCall:
         """A call of a stored message. A call that was rejected then must stay rejected."""
         function = data["function"]
@@ -450,6 +461,10 @@ def _messages_of_step(result: Mapping[str, Any]) -> list[Message]:
     return [assistant_message(result["description"], [call]), tool_message(call, full)]
 
 
+def new_run_id() -> str:
+    return uuid4().hex[:16]
+
+
 def describe_interruption(error: BaseException) -> str:
     """The reason why a run was interrupted, from the exception that ended it."""
     if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit)):
@@ -474,52 +489,3 @@ async def lock_run(store: ToolKnowledgeStore, run_id: str) -> AsyncIterator[Stor
         raise RunInProgress(
             f"The run {run_id!r} is in progress, here or in another process. Wait for its answer, or end it."
         ) from None
-
-
-# The entries that a run writes into the store, without its secrets.
-
-RUN_PREFIX: Final = "run:"
-_NEVER_SECRET: Final = ("kind", "state", "used", "usage", "seconds", "cost", "costs")
-"""Fields that are needed to continue the run; a number in them may equal a secret by chance."""
-
-
-class RunEntries:
-    """The stream of one run. Entries that were written before a secret of the run was known are written again."""
-
-    def __init__(self, store: ToolKnowledgeStore, run_id: str) -> None:
-        self._store, self._stream = store, RUN_PREFIX + run_id
-        self._secrets = store.get_run_secrets(run_id)
-        self._known_secrets = len(self._secrets)
-        self._entries: dict[str, Mapping[str, Any]] = {}
-        self._number = 0
-
-    @property
-    def entry_count(self) -> int:
-        """How many entries the run has."""
-        return self._number
-
-    def load(self, entries: Mapping[str, Mapping[str, Any]]) -> None:
-        """Continue after the entries in the store."""
-        self._entries = dict(entries)
-        self._number = int(max(entries))
-
-    def write(self, kind: str, **fields: Any) -> None:
-        if self._known_secrets != len(self._secrets):
-            self._known_secrets = len(self._secrets)
-            self._redact_earlier_entries()
-        self._number += 1
-        key = f"{self._number:08}"
-        self._entries[key] = entry = self._redact({"kind": kind, **fields})
-        self._store.write_entry(self._stream, key, entry)
-
-    def _redact_earlier_entries(self) -> None:
-        for key, entry in self._entries.items():
-            redacted = self._redact(entry)
-            if redacted != entry:
-                self._entries[key] = redacted
-                self._store.write_entry(self._stream, key, redacted)
-
-    def _redact(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
-        if not self._secrets:
-            return entry
-        return {name: value if name in _NEVER_SECRET else self._secrets.redact(value) for name, value in entry.items()}

@@ -30,9 +30,8 @@ from ferrule.agent.answer import (
 )
 from ferrule.agent.budget import RunBudget
 from ferrule.agent.control_tools import ASK_USER, FINISH_TASK
-from ferrule.agent.formats import ReplyFormat
+from ferrule.agent.formats import MAX_OUTPUT_ATTEMPTS, OutputType, ReplyFormat
 from ferrule.agent.made_up_values import MadeUpValueCheck
-from ferrule.agent.output import MAX_OUTPUT_ATTEMPTS, OutputType
 from ferrule.agent.prompts import explain_stop
 from ferrule.agent.requests import HumanReply, HumanRequest, RunRequests
 from ferrule.agent.run import Run

@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 from uuid import uuid4
 
-from ferrule.agent import AgentState, Approval, Person, RunLimits
+from ferrule.agent import AgentState, Person, RunLimits
 from ferrule.agent.answer import log_listener_errors
 from ferrule.agent.control_tools import HISTORY_TOOL, history_tool
+from ferrule.agent.requests import Answers, ApprovalDecisions
 from ferrule.core.events import ToolEngineEventType
 from ferrule.core.messages import Message, Usage
 from ferrule.core.model import Model, can_reason
@@ -41,7 +42,7 @@ from ferrule.orchestrator.strategy_runner import StrategyRunner, TaskRequest, Wo
 from ferrule.policy.policy import Policy
 from ferrule.store import ToolCallSummary
 from ferrule.texts.language import detect_language
-from ferrule.workflow.results import Workflow
+from ferrule.workflow import Workflow
 
 logger = logging.getLogger("ferrule.orchestrator")
 
@@ -187,9 +188,9 @@ class Orchestrator:
     async def resume(
         self,
         run_id: str,
-        answer: Mapping[str, str] | str | None = None,
+        answer: Answers = None,
         *,
-        approvals: Mapping[str, Approval | bool] | bool | None = None,
+        approvals: ApprovalDecisions = None,
         on_event: EventListener | None = None,
     ) -> OrchestratorResult:
         """Continue a run that is waiting or was interrupted by a crash.

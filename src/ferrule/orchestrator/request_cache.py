@@ -23,8 +23,8 @@ from ferrule.core.aio import retrieve_exception
 from ferrule.core.content import encode_json
 from ferrule.core.spec import Effects
 from ferrule.errors import SetupError, ToolNotFound
-from ferrule.orchestrator.questions import depends_on_time, normalize_question, refers_to_history
 from ferrule.orchestrator.result import OrchestratorResult, combine_verifications
+from ferrule.orchestrator.small_talk import depends_on_time, normalize_question, refers_to_history
 from ferrule.store import ToolKnowledgeStore
 from ferrule.workflow import Plan, StepResult
 

@@ -8,9 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias, cast
 
-from ferrule.agent import Agent, Approval, Person, RunLimits
+from ferrule.agent import Agent, Person, RunLimits
 from ferrule.agent.budget import BudgetedModel, RunBudget
-from ferrule.agent.run import Run
+from ferrule.agent.formats import find_json_values
+from ferrule.agent.requests import Answers, ApprovalDecisions
+from ferrule.agent.run import Run, new_run_id
 from ferrule.core.content import as_text
 from ferrule.core.messages import (
     Message,
@@ -26,15 +28,14 @@ from ferrule.core.permission import CallPolicy, Principal
 from ferrule.errors import ModelError, SetupError
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory.conversation import ConversationMemory, HistorySnapshot, Turn
-from ferrule.orchestrator.questions import refers_to_history
 from ferrule.orchestrator.request_cache import EventListener, digest_configuration
 from ferrule.orchestrator.result import OrchestratorResult, convert_agent_answer, convert_workflow_result
+from ferrule.orchestrator.small_talk import refers_to_history
 from ferrule.texts.fixed_replies import CONVERSATION_HEADING, DIRECT_ANSWER
 from ferrule.texts.language import detect_language
 from ferrule.texts.shorten import first_sentence, shorten
 from ferrule.workflow import GraphWorkflow, SimpleWorkflow, Workflow
-from ferrule.workflow.planning import CORE_TOOLS, NoPlan, find_json_values
-from ferrule.workflow.results import new_run_id
+from ferrule.workflow.planning import CORE_TOOLS, NoPlan
 
 # A question is answered with a plan, in the agent's loop, or by the model alone. The caller or the configuration may
 # choose; `model` lets the model choose. The default is the loop, where the model decides what it needs.
@@ -125,6 +126,16 @@ class TaskRequest:
     """The id of the question in the conversation."""
     messages: tuple[Message, ...] = ()
     """The conversation before the question, where the caller has it and not the store."""
+    run_id: str = ""
+    """The id of the run that answers the question; the next fields belong to this run."""
+    turns: Sequence[Turn] = ()
+    """The conversation before the question, if the question refers to it."""
+    budget: RunBudget | None = None
+    listener: EventListener | None = None
+
+    @property
+    def history(self) -> list[Message]:
+        return [*self.messages, *history_as_messages(self.turns)]
 
 
 class StrategyRunner:
@@ -167,21 +178,20 @@ class StrategyRunner:
         budget.attach(self._library.engine, self._principal, run_id)
         choice = await choose_strategy(request.task, request.strategy, self._library, self._model, budget)
         choosing = time.perf_counter() - started
-        self._begin_run(run_id, choice, request, listener)
-        needs_turns = not request.messages and refers_to_history(request.task)
-        turns = await request.snapshot.turns() if needs_turns else ()
+        request = replace(request, run_id=run_id, budget=budget, listener=listener)
+        self._begin_run(request, choice)
+        if not request.messages and refers_to_history(request.task):
+            request = replace(request, turns=await request.snapshot.turns())
         strategies = {"plan": self._run_plan, "loop": self._run_loop, "direct": self._run_direct}
         started = time.perf_counter()
-        result = await strategies[choice.strategy](request, run_id, turns, listener, budget)
+        result = await strategies[choice.strategy](request)
         stages = result.timings or {choice.strategy: time.perf_counter() - started}
         return replace(result, usage=result.usage + choice.usage, timings={"strategy": choosing, **stages})
 
-    def _begin_run(
-        self, run_id: str, choice: StrategyChosen, request: TaskRequest, listener: EventListener | None
-    ) -> None:
+    def _begin_run(self, request: TaskRequest, choice: StrategyChosen) -> None:
         """Tie a new run to the conversation."""
-        if listener is not None:
-            listener(replace(choice, run_id=run_id))
+        if request.listener is not None:
+            request.listener(replace(choice, run_id=request.run_id))
         facts = {
             "strategy": choice.strategy,
             "principal": self._principal.label,
@@ -190,13 +200,13 @@ class StrategyRunner:
             "model": self._model.name,
             "rules": self.rules_digest,
         }
-        self._memory.bind_run(run_id, request.snapshot, request.turn, **facts)
+        self._memory.bind_run(request.run_id, request.snapshot, request.turn, **facts)
 
     async def resume(
         self,
         run_id: str,
-        answer: Mapping[str, str] | str | None,
-        approvals: Mapping[str, Approval | bool] | bool | None,
+        answer: Answers,
+        approvals: ApprovalDecisions,
         listener: EventListener | None,
     ) -> OrchestratorResult:
         """Continue a run with the agent or workflow that started it."""
@@ -212,72 +222,49 @@ class StrategyRunner:
 
     # The strategies
 
-    async def _run_plan(
-        self,
-        request: TaskRequest,
-        run_id: str,
-        turns: Sequence[Turn],
-        listener: EventListener | None,
-        budget: RunBudget,
-    ) -> OrchestratorResult:
-        history = history_as_text([*turns_of(request.messages), *turns], detect_language(request.task))
+    async def _run_plan(self, request: TaskRequest) -> OrchestratorResult:
+        history = history_as_text([*turns_of(request.messages), *request.turns], detect_language(request.task))
         workflow, facts = self.workflow, _format_context(request.context)
         context = {"history": "\n\n".join(filter(None, [facts, history]))}
         try:
             result = await workflow.run(
                 request.task,
                 context,
-                run_id=run_id,
-                on_event=listener,
-                budget=budget,
+                run_id=request.run_id,
+                on_event=request.listener,
+                budget=request.budget,
                 requires_plan=can_reason(self._model),
             )
-        except NoPlan as problem:
-            return await self._run_loop_instead(problem, request, turns, listener, budget)
-        return convert_workflow_result(result, await self._summarize_calls(run_id))
+        except NoPlan as problem:  # the loop answers, as another run
+            request = replace(request, run_id=new_run_id())
+            self._begin_run(request, StrategyChosen(strategy="loop", reason=str(problem)))
+            answered = await self._run_loop(request)
+            return replace(answered, usage=answered.usage + problem.usage)
+        return convert_workflow_result(result, await self._summarize_calls(request.run_id))
 
-    async def _run_loop_instead(
-        self,
-        problem: NoPlan,
-        request: TaskRequest,
-        turns: Sequence[Turn],
-        listener: EventListener | None,
-        budget: RunBudget,
-    ) -> OrchestratorResult:
-        """Answer in the agent's loop, as a run of its own, because the model wrote no plan."""
-        choice, run_id = StrategyChosen(strategy="loop", reason=str(problem)), new_run_id()
-        self._begin_run(run_id, choice, request, listener)
-        result = await self._run_loop(request, run_id, turns, listener, budget)
-        return replace(result, usage=result.usage + problem.usage)
-
-    async def _run_loop(
-        self,
-        request: TaskRequest,
-        run_id: str,
-        turns: Sequence[Turn],
-        listener: EventListener | None,
-        budget: RunBudget,
-    ) -> OrchestratorResult:
+    async def _run_loop(self, request: TaskRequest) -> OrchestratorResult:
         agent = self._make_agent(_format_context(request.context)) if request.context else self._agent
-        history = [*request.messages, *history_as_messages(turns)]
-        answer = await agent.run(request.task, history=history, run_id=run_id, on_event=listener, budget=budget)
+        answer = await agent.run(
+            request.task,
+            history=request.history,
+            run_id=request.run_id,
+            on_event=request.listener,
+            budget=request.budget,
+        )
         return await convert_agent_answer(request.task, answer, "loop", answer.summary)
 
-    async def _run_direct(
-        self,
-        request: TaskRequest,
-        run_id: str,
-        turns: Sequence[Turn],
-        listener: EventListener | None,
-        budget: RunBudget,
-    ) -> OrchestratorResult:
+    async def _run_direct(self, request: TaskRequest) -> OrchestratorResult:
         language = detect_language(request.task)
         prompt = "\n\n".join(
             filter(None, [DIRECT_ANSWER[language], self._instructions, _format_context(request.context)])
         )
-        history = [*request.messages, *history_as_messages(turns)]
         answer = await self._agent.answer_directly(
-            request.task, prompt, history=history, run_id=run_id, on_event=listener, budget=budget
+            request.task,
+            prompt,
+            history=request.history,
+            run_id=request.run_id,
+            on_event=request.listener,
+            budget=request.budget,
         )
         return await convert_agent_answer(request.task, answer, "direct", answer.summary)
 

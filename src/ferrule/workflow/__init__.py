@@ -1,14 +1,13 @@
 """Plan, execute, verify, synthesize."""
 
-from ferrule.workflow.checkpoints import open_checkpointer
 from ferrule.workflow.execution import ExecutionAgent
-from ferrule.workflow.finish import CoordinationAgent
-from ferrule.workflow.graph import GraphWorkflow
+from ferrule.workflow.graph import GraphWorkflow, open_checkpointer
 from ferrule.workflow.plan import Plan, PlanStep
 from ferrule.workflow.planning import PlanningAgent
-from ferrule.workflow.results import StepContext, StepResult, Verification, Workflow, WorkflowResult
+from ferrule.workflow.results import StepContext, StepResult, Verification, WorkflowResult
+from ferrule.workflow.synthesis import CoordinationAgent
 from ferrule.workflow.verification import VerificationAgent
-from ferrule.workflow.workflow import SimpleWorkflow
+from ferrule.workflow.workflow import SimpleWorkflow, Workflow
 
 __all__ = [
     "CoordinationAgent",

@@ -13,7 +13,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from ferrule.agent.made_up_numbers import find_made_up_operand
+from ferrule.agent.formats import find_json_values
+from ferrule.agent.made_up_values import find_made_up_operand
 from ferrule.agent.prompts import explain_denial
 from ferrule.agent.requests import HumanReply, NeedsPerson
 from ferrule.agent.turn import REFUSED_BY_USER
@@ -51,7 +52,6 @@ from ferrule.texts.planning_prompts import (
 )
 from ferrule.texts.shorten import first_sentence
 from ferrule.workflow.plan import ASK_USER, NO_TOOL, PlanStep
-from ferrule.workflow.planning import find_json_values
 from ferrule.workflow.references import find_referenced_steps, resolve_references
 from ferrule.workflow.results import (
     AttemptLevel,
@@ -335,7 +335,7 @@ class ExecutionAgent:
         self, step: PlanStep, failed: ToolCandidate, candidates: Sequence[ToolCandidate]
     ) -> str | None:
         """A tag shared by other tools that can do the same, if the call is repeatable and they need no approval."""
-        if not _are_repeatable(candidates):
+        if not all(candidate.effects.repeatable for candidate in candidates):
             return None
         tags = [
             *filter(None, [strategy_tag_of(failed.tags)]),
@@ -520,10 +520,6 @@ def _find_effects(step: PlanStep, registry: ToolRegistry) -> Effects | None:
     except CallError:
         return None
     return tool.spec.effects_of(capability)
-
-
-def _are_repeatable(candidates: Sequence[ToolCandidate]) -> bool:
-    return all(candidate.effects.repeatable for candidate in candidates)
 
 
 def _contains_value(value: Any, text: str) -> bool:

@@ -14,9 +14,22 @@ from typing import Final
 
 from ferrule.agent.budget import RunBudget
 from ferrule.agent.requests import HumanReply, HumanRequest, NeedsPerson
+from ferrule.catalog.registry import ToolRegistry
+from ferrule.core.call import ToolExecutionResult
 from ferrule.core.events import RunEvents
 from ferrule.core.spec import Effects
-from ferrule.errors import PERMISSION_DENIED, ToolNotFound
+from ferrule.errors import (
+    APPROVAL_REQUIRED,
+    CANCELLED,
+    EXECUTOR_NOT_FOUND,
+    KNOWN_FAILURE,
+    PERMISSION_DENIED,
+    REJECTED,
+    TIMEOUT,
+    TOOL_NOT_FOUND,
+    VALIDATION_ERROR,
+    ToolNotFound,
+)
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory.advice import AlternativeTool, alternative_tools
 from ferrule.store import ToolCallRecord
@@ -29,13 +42,14 @@ from ferrule.workflow.execution import (
     changes_nothing,
     failure_result,
     skipped_result,
+    success_result,
 )
-from ferrule.workflow.history import restore_result
 from ferrule.workflow.plan import ASK_USER, NO_TOOL, Plan, PlanStep, StepId
 from ferrule.workflow.planning import PlanningAgent
-from ferrule.workflow.results import StepContext, StepResult, Verification
+from ferrule.workflow.results import StepAttempt, StepContext, StepResult, Verification
 from ferrule.workflow.verification import VerificationAgent
 
+INTERRUPTED: Final = "This call was interrupted while it ran, so its outcome is unknown. It was not repeated."
 MIN_SIMILARITY: Final = 0.4
 """The minimum score of another tool to be called instead."""
 MAX_REVISIONS: Final = 2
@@ -345,3 +359,44 @@ def _is_as_harmless(other: AlternativeTool, effects: Effects) -> bool:
     capability = other.spec.capability(other.action) or other.spec.capabilities[0]
     others = other.spec.effects_of(capability)
     return others.read_only or (others.repeatable and not others.destructive and not effects.read_only)
+
+
+_NEVER_RAN: Final = frozenset(
+    {
+        VALIDATION_ERROR,
+        TOOL_NOT_FOUND,
+        EXECUTOR_NOT_FOUND,
+        REJECTED,
+        PERMISSION_DENIED,
+        APPROVAL_REQUIRED,
+        KNOWN_FAILURE,
+    }
+)
+
+
+def restore_result(step: PlanStep, record: ToolCallRecord | None, registry: ToolRegistry) -> StepResult | None:
+    """Return the recorded result of a step's call; None if the call never ran or can safely be repeated."""
+    if record is None or step.tool_type == NO_TOOL:
+        return None
+    try:
+        tool, capability = registry.find(step.tool_type)
+    except ToolNotFound:
+        return None
+    error = None if record.is_success else record.error or INTERRUPTED
+    attempt = StepAttempt(
+        level="name", tool=record.tool_name, success=record.is_success, error=error, call_id=record.record_id
+    )
+    if record.is_success:
+        output = ToolExecutionResult(is_success=True, tool_name=tool.id, output=record.result or {})
+        restored = success_result(step, output, tool, [attempt])
+    elif tool.spec.effects_of(capability).repeatable or record.error_type in _NEVER_RAN:
+        return None
+    elif (
+        record.status == "failed"
+        and record.error_type not in (TIMEOUT, CANCELLED)
+        and record.metadata.get("outcome") != "unknown"
+    ):
+        restored = failure_result(step, record.error or "It failed.", record.error_type, [attempt])
+    else:
+        restored = failure_result(step, INTERRUPTED, UNKNOWN_OUTCOME, [attempt])
+    return replace(restored, arguments=record.params)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from ferrule.agent.made_up_numbers import find_made_up_operand
+from ferrule.agent.formats import find_json_values
+from ferrule.agent.made_up_values import find_made_up_operand
 from ferrule.agent.toolbox import Toolbox, ToolOffer
-from ferrule.core.content import MAX_DEPTH, copy_json, is_nested_deeper
+from ferrule.core.content import copy_json
 from ferrule.core.json_schema import resolve_schema
 from ferrule.core.messages import Message, Usage, assistant_message, system_message, user_message
 from ferrule.core.model import Model, ModelRequest, can_reason
@@ -287,20 +287,3 @@ def _describe_made_up_number(plan: Plan, offer: ToolOffer) -> str:
 def _list_unused_tools(plan: Plan, offer: ToolOffer) -> list[str]:
     chosen = {step.tool_type for step in plan.steps}
     return [name for name, (tool, _) in offer.actions.items() if name not in chosen and tool.id not in CORE_TOOLS]
-
-
-def find_json_values(text: str) -> Iterator[Any]:
-    """The outermost JSON objects and lists in a text, in order."""
-    decoder, at = json.JSONDecoder(), 0
-    for _ in range(100):
-        starts = [start for start in (text.find("{", at), text.find("[", at)) if start >= 0]
-        if not starts:
-            return
-        at = min(starts)
-        try:
-            value, at = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            at += 1
-        else:
-            if not is_nested_deeper(value, MAX_DEPTH):
-                yield value

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final, Literal, Protocol, TypeAlias
-from uuid import uuid4
+from typing import Any, Final, Literal, TypeAlias
 
 from ferrule.agent.answer import AgentState
-from ferrule.agent.budget import RunBudget
-from ferrule.agent.requests import Answers, ApprovalDecisions
 from ferrule.core.content import as_text
 from ferrule.core.messages import Usage
 from ferrule.core.names import did_you_mean
@@ -277,34 +274,6 @@ class WorkflowResult:
 
 
 _OTHER_NAMES: Final = ("final_answer", "task_plan", "results", "step_results", "current_step")
-
-
-class Workflow(Protocol):
-    """Answers questions with a plan."""
-
-    async def run(
-        self,
-        task: str,
-        context: Mapping[str, Any] | None = None,
-        *,
-        run_id: str | None = None,
-        on_event: OnWorkflowEvent | None = None,
-        budget: RunBudget | None = None,
-        requires_plan: bool = False,
-    ) -> WorkflowResult: ...
-
-    async def resume(
-        self,
-        run_id: str,
-        answer: Answers = None,
-        *,
-        approvals: ApprovalDecisions = None,
-        on_event: OnWorkflowEvent | None = None,
-    ) -> WorkflowResult: ...
-
-
-def new_run_id() -> str:
-    return uuid4().hex[:16]
 
 
 # Results of tools as text: the relevant part, limited in length and cut at the end of a sentence

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from ferrule.agent.answer import AgentState
@@ -31,17 +32,20 @@ from ferrule.core.events import RunEvents, ToolEngineEventType
 from ferrule.core.messages import Usage, user_message
 from ferrule.core.model import Model
 from ferrule.core.permission import PLANNER_PRINCIPAL, CallPolicy, Principal
+from ferrule.errors import (
+    ToolNotFound,
+)
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory import ExecutionContext
-from ferrule.policy.approvals import Approval, ApprovalRequest, Person, check_person
+from ferrule.policy.approvals import Approval, ApprovalRequest, Person, Question, check_person
 from ferrule.policy.budgets import is_extension_request
 from ferrule.store import ToolCallRecord
+from ferrule.store.escapes import map_texts, to_storable_text
 from ferrule.workflow.execution import ExecutionAgent
-from ferrule.workflow.finish import CoordinationAgent, StageTimer, finish_run, result_of_ended_run
-from ferrule.workflow.history import PlanSecrets, is_call, restore_plan
-from ferrule.workflow.plan import EMPTY_PLAN, Plan
+from ferrule.workflow.plan import ASK_USER, EMPTY_PLAN, NO_TOOL, Plan
 from ferrule.workflow.plan_runner import PlanRunner
 from ferrule.workflow.planning import NoPlan, PlanningAgent, make_planning_toolbox
+from ferrule.workflow.references import find_referenced_steps, find_referenced_values
 from ferrule.workflow.results import (
     OnWorkflowEvent,
     PlanCreated,
@@ -51,24 +55,21 @@ from ferrule.workflow.results import (
     WorkflowEvent,
     WorkflowResult,
 )
+from ferrule.workflow.synthesis import CoordinationAgent
 from ferrule.workflow.verification import VerificationAgent
 
 MAX_REQUESTS_PER_STEP: Final = 3
 """How often the person is asked about one step."""
 
 
+@dataclass(frozen=True, slots=True)
 class WorkflowAgents:
     """The four agents of one run."""
 
-    def __init__(
-        self,
-        planning: PlanningAgent,
-        execution: ExecutionAgent,
-        verification: VerificationAgent,
-        coordination: CoordinationAgent,
-    ) -> None:
-        self.planning, self.execution = planning, execution
-        self.verification, self.coordination = verification, coordination
+    planning: PlanningAgent
+    execution: ExecutionAgent
+    verification: VerificationAgent
+    coordination: CoordinationAgent
 
     @property
     def usage(self) -> Usage:
@@ -268,8 +269,8 @@ class WorkflowRun:
         )
 
 
-class PlanWorkflow:
-    """Starts and resumes runs; subclasses decide how the stages are called."""
+class Workflow:
+    """Answers questions with a plan. Subclasses decide how the stages of a run are called."""
 
     kind: ClassVar[str]
 
@@ -418,7 +419,7 @@ class PlanWorkflow:
         )
 
 
-class SimpleWorkflow(PlanWorkflow):
+class SimpleWorkflow(Workflow):
     """Plan, then execute and verify until all steps have results, then synthesize."""
 
     kind = "simple"
@@ -440,3 +441,130 @@ class SimpleWorkflow(PlanWorkflow):
 
 def _ignore_event(event: WorkflowEvent) -> None:
     """The listener of runs that have none."""
+
+
+def restore_plan(run: Run) -> tuple[Plan | None, dict[str, StepResult]]:
+    """Return the plan of a run and the results of its steps, as the store has them."""
+    plan = None if run.plan is None else Plan.from_dict(run.plan)
+    return plan, {step_id: StepResult.from_dict(result) for step_id, result in run.results.items()}
+
+
+def is_call(result: Mapping[str, Any]) -> bool:
+    """Return whether a stored result is that of a tool call."""
+    return result["tool_type"] not in (NO_TOOL, ASK_USER) and not result["skipped"]
+
+
+class PlanSecrets:
+    """The secrets that the steps of a plan pass to tools: they are neither stored nor shown."""
+
+    def __init__(self, run: Run, library: UnifiedToolLibrary) -> None:
+        self._secrets, self._redaction = run.secrets, library.engine.store.redaction
+        self._registry = library.engine.registry
+
+    def redact_plan_dict(self, plan: Plan) -> dict[str, Any]:
+        """Return the plan as it is stored. Its secrets are also removed from all later entries of the run."""
+        fields, step_ids = plan.to_dict(), [str(step.id) for step in plan.steps]
+        return {**fields, "steps": [self._redact_step(step, step_ids) for step in fields["steps"]]}
+
+    def redact_plan(self, plan: Plan) -> Plan:
+        """Return the plan as it may be shown to people and listeners."""
+        return Plan.from_dict(self.redact_plan_dict(plan))
+
+    def redact(self, value: Any) -> Any:
+        """Return the value without secrets and without what databases reject, so that it may be stored elsewhere."""
+        return map_texts(to_storable_text, self._secrets.redact(value))
+
+    def add_referenced_secrets(self, plan: Plan, result: StepResult) -> None:
+        """Treat what a step of the plan passes on from this result to a secret parameter as a secret."""
+        results = {str(result.step_id): result.output}
+        for step in plan.steps:
+            for name in self._find_secret_names(step.tool_type) & step.parameters.keys():
+                if values := find_referenced_values(step.parameters[name], results):
+                    self._secrets.add_params({name: values}, frozenset({name}))
+
+    def _redact_step(self, step: dict[str, Any], step_ids: Collection[str]) -> dict[str, Any]:
+        secret_names = self._find_secret_names(step["tool_type"])
+        parameters = step["parameters"].items()
+        literal = {name: value for name, value in parameters if not find_referenced_steps(value, step_ids)}
+        self._secrets.add_params(literal, secret_names)
+        hidden = literal.keys() & secret_names
+        if not hidden:
+            return step
+        return {**step, "parameters": {**step["parameters"], **dict.fromkeys(hidden, self._redaction.replacement)}}
+
+    def _find_secret_names(self, tool_type: str) -> frozenset[str]:
+        try:
+            return self._registry.find(tool_type)[1].secret_names
+        except ToolNotFound:
+            return frozenset()
+
+
+class StageTimer:
+    """Measures how long each stage takes."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def end_stage(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
+        self._last = now
+
+    def restart(self) -> None:
+        """Measure the next stage from now on."""
+        self._last = time.perf_counter()
+
+
+def finish_run(
+    run: Run, runner: PlanRunner, answer: str, secrets: PlanSecrets, timings: dict[str, float]
+) -> WorkflowResult:
+    """Write the last entry, with the answer or the requests the run waits for, and return the result."""
+    requests = runner.open_requests
+    run.approvals = {request.call_id: request for request in requests if isinstance(request, ApprovalRequest)}
+    run.questions = {request.call_id: request for request in requests if isinstance(request, Question)}
+    if not runner.is_done:
+        run.wait()
+    else:
+        is_good = runner.stop_reason is None and any(result.success for result in runner.results)
+        run.end(AgentState.FINISHED if is_good else AgentState.STOPPED, answer, runner.stop_reason or "")
+    plan = secrets.redact_plan(runner.plan) if runner.plan.steps else None
+    return _make_result(run, plan, runner.results, timings)
+
+
+def result_of_ended_run(run: Run) -> WorkflowResult:
+    """Return the result of a run that is over, from the store."""
+    plan, results = restore_plan(run)
+    steps = () if plan is None else plan.steps
+    return _make_result(run, plan, [results[str(step.id)] for step in steps if str(step.id) in results], {})
+
+
+def _make_result(
+    run: Run, plan: Plan | None, results: Sequence[StepResult], timings: dict[str, float]
+) -> WorkflowResult:
+    return WorkflowResult(
+        run_id=run.id,
+        question=run.task,
+        state=run.state,
+        answer=run.text,
+        plan=plan,
+        steps=tuple(results),
+        approvals=tuple(run.approvals.values()),
+        questions=tuple(run.questions.values()),
+        errors=_collect_errors(plan or EMPTY_PLAN, results, run.reason or None),
+        usage=run.usage,
+        model_cost=run.costs.models,
+        tool_cost=run.costs.tools,
+        timings=timings,
+    )
+
+
+def _collect_errors(plan: Plan, results: Sequence[StepResult], stop_reason: str | None) -> tuple[str, ...]:
+    """The problems of the plan, the issues of the results, and why the run stopped early."""
+    issues = (
+        f"Step {result.step_id}: {issue}"
+        for result in results
+        if result.verification is not None and not result.skipped
+        for issue in result.verification.issues
+    )
+    return (*plan.problems, *issues, *([f"The run was stopped: {stop_reason.rstrip('.')}."] if stop_reason else ()))

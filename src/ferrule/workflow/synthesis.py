@@ -1,26 +1,20 @@
-"""Ending a run: writing the answer from the results of all steps, and the last entry in the store."""
+"""Writing the answer to a question from the results of all steps of its plan."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
-from ferrule.agent.answer import AgentState
-from ferrule.agent.made_up_numbers import find_made_up_number
-from ferrule.agent.run import Run
+from ferrule.agent.made_up_values import find_made_up_number
 from ferrule.core.messages import Usage, user_message
 from ferrule.core.model import Model, ModelRequest, can_reason
 from ferrule.errors import ModelError
-from ferrule.policy.approvals import ApprovalRequest, Question
 from ferrule.texts.answers import main_text
 from ferrule.texts.error_messages import translate_error
 from ferrule.texts.language import detect_language
 from ferrule.texts.planning_prompts import NO_ANSWER, NO_RESULT, REASONED_INSTEAD, SYNTHESIS
 from ferrule.texts.shorten import shorten, single_line
-from ferrule.workflow.history import PlanSecrets, restore_plan
-from ferrule.workflow.plan import EMPTY_PLAN, Plan
-from ferrule.workflow.plan_runner import PlanRunner
-from ferrule.workflow.results import StepResult, WorkflowResult, text_of_evidence
+from ferrule.workflow.plan import Plan
+from ferrule.workflow.results import StepResult, text_of_evidence
 
 
 class CoordinationAgent:
@@ -99,74 +93,3 @@ def _combine_last_results(plan: Plan, good: Sequence[StepResult]) -> str:
     if len(last) == 1:
         return main_text(last[0].result)
     return "\n".join(f"{result.description.rstrip('.。')}: {main_text(result.result)}" for result in last)
-
-
-class StageTimer:
-    """Measures how long each stage takes."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def end_stage(self, stage: str) -> None:
-        now = time.perf_counter()
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
-        self._last = now
-
-    def restart(self) -> None:
-        """Measure the next stage from now on."""
-        self._last = time.perf_counter()
-
-
-def finish_run(
-    run: Run, runner: PlanRunner, answer: str, secrets: PlanSecrets, timings: dict[str, float]
-) -> WorkflowResult:
-    """Write the last entry, with the answer or the requests the run waits for, and return the result."""
-    requests = runner.open_requests
-    run.approvals = {request.call_id: request for request in requests if isinstance(request, ApprovalRequest)}
-    run.questions = {request.call_id: request for request in requests if isinstance(request, Question)}
-    if not runner.is_done:
-        run.wait()
-    else:
-        is_good = runner.stop_reason is None and any(result.success for result in runner.results)
-        run.end(AgentState.FINISHED if is_good else AgentState.STOPPED, answer, runner.stop_reason or "")
-    plan = secrets.redact_plan(runner.plan) if runner.plan.steps else None
-    return _make_result(run, plan, runner.results, timings)
-
-
-def result_of_ended_run(run: Run) -> WorkflowResult:
-    """Return the result of a run that is over, from the store."""
-    plan, results = restore_plan(run)
-    steps = () if plan is None else plan.steps
-    return _make_result(run, plan, [results[str(step.id)] for step in steps if str(step.id) in results], {})
-
-
-def _make_result(
-    run: Run, plan: Plan | None, results: Sequence[StepResult], timings: dict[str, float]
-) -> WorkflowResult:
-    return WorkflowResult(
-        run_id=run.id,
-        question=run.task,
-        state=run.state,
-        answer=run.text,
-        plan=plan,
-        steps=tuple(results),
-        approvals=tuple(run.approvals.values()),
-        questions=tuple(run.questions.values()),
-        errors=_collect_errors(plan or EMPTY_PLAN, results, run.reason or None),
-        usage=run.usage,
-        model_cost=run.costs.models,
-        tool_cost=run.costs.tools,
-        timings=timings,
-    )
-
-
-def _collect_errors(plan: Plan, results: Sequence[StepResult], stop_reason: str | None) -> tuple[str, ...]:
-    """The problems of the plan, the issues of the results, and why the run stopped early."""
-    issues = (
-        f"Step {result.step_id}: {issue}"
-        for result in results
-        if result.verification is not None and not result.skipped
-        for issue in result.verification.issues
-    )
-    return (*plan.problems, *issues, *([f"The run was stopped: {stop_reason.rstrip('.')}."] if stop_reason else ()))
