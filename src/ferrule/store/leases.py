@@ -66,11 +66,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("ferrule.store")
 
-LEASE_SECONDS: Final = 10.0
+LEASE_SECONDS: Final = 15.0
 """How long a lease in Postgres holds after its last renewal."""
 RENEW_INTERVAL: Final = 2.0
-MAX_UNCONFIRMED: Final = 6.0
-"""Seconds since the last confirmed request was sent, after which a holder must not count on its lease."""
+MAX_UNCONFIRMED: Final = 10.0
+"""Seconds since the last confirmed request was sent, after which a holder must not count on its lease. A database that
+is restarted answers again before that."""
 MAX_ROW_AGE: Final = 3600.0
 """Seconds after which the row of a lease that has ended is deleted, unless it has a writer."""
 MAX_ATTEMPTS: Final = 25
