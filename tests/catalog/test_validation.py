@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 
@@ -6,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule.catalog.validation import ParameterCheck, ToolParameterValidator
-from ferrule.core.spec import ToolCapability, ToolSpec
+from ferrule.catalog.validation.coercion import convert_whole_floats
+from ferrule.core.spec import JsonSchema, ToolCapability, ToolSpec
 from ferrule.errors import SpecError
 
 
@@ -226,3 +228,19 @@ def test_accepted_values_have_the_declared_type(kind, value):
         assert check({"x": {"type": kind, "required": True}}, result.validated_params, strict=True).is_valid
     else:
         assert result.errors
+
+
+def test_a_schema_is_read_once_for_all_items_of_a_list():
+    """Thousands of items with hundreds of alternatives would take seconds, which no timeout could end."""
+
+    class Alternatives(list[JsonSchema]):
+        reads = 0
+
+        def __iter__(self) -> Iterator[JsonSchema]:
+            self.reads += 1
+            return super().__iter__()
+
+    alternatives = Alternatives({"type": "integer", "maximum": maximum} for maximum in range(3))
+    schema: JsonSchema = {"type": "array", "items": {"anyOf": alternatives}}
+    assert convert_whole_floats([1.0, 2.0, "3", 4.5], schema, schema) == [1, 2, "3", 4.5]
+    assert alternatives.reads == 1

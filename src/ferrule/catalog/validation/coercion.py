@@ -74,22 +74,40 @@ def _coerce_type(value: Any, types: list[str]) -> Any:
 
 
 def convert_whole_floats(value: Any, schema: Any, root: JsonSchema) -> Any:
-    """5.0 as 5 wherever the schema requires an integer."""
-    schema = resolve_schema(schema, root)
-    options = list_branches(schema, root)
-    if isinstance(value, float):
-        types = {t for option in options for t in allowed_types(option)}
-        return int(value) if "integer" in types and "number" not in types and value.is_integer() else value
-    real = [option for option in options if allowed_types(option) != ["null"]]
-    if len(real) != 1:
-        return value
-    option = real[0]
-    if isinstance(value, list):
-        return [convert_whole_floats(item, option.get("items"), root) for item in value]
-    if isinstance(value, dict):
-        others = option.get("additionalProperties")
-        return {k: convert_whole_floats(v, properties_of(option).get(k, others), root) for k, v in value.items()}
-    return value
+    """Convert 5.0 to 5 wherever the schema requires an integer."""
+    return _WholeFloats(root).convert(value, schema)
+
+
+class _WholeFloats:
+    """Converter of values that reads each schema once, however many values follow it."""
+
+    def __init__(self, root: JsonSchema) -> None:
+        self._root = root
+        self._branches: dict[int, tuple[bool, JsonSchema | None]] = {}
+        """By the id of a schema: whether its numbers are integers, and the only schema of its lists and objects."""
+
+    def convert(self, value: Any, schema: Any) -> Any:
+        if not isinstance(value, (float, list, dict)):
+            return value
+        branches = self._branches.get(id(schema))
+        if branches is None:
+            branches = self._branches[id(schema)] = self._read(schema)
+        is_integer, only = branches
+        if isinstance(value, float):
+            return int(value) if is_integer and value.is_integer() else value
+        if only is None:
+            return value
+        if isinstance(value, list):
+            items = only.get("items")
+            return [self.convert(item, items) for item in value]
+        properties, others = properties_of(only), only.get("additionalProperties")
+        return {name: self.convert(item, properties.get(name, others)) for name, item in value.items()}
+
+    def _read(self, schema: Any) -> tuple[bool, JsonSchema | None]:
+        options = list_branches(resolve_schema(schema, self._root), self._root)
+        types = {type_ for option in options for type_ in allowed_types(option)}
+        real = [option for option in options if allowed_types(option) != ["null"]]
+        return "integer" in types and "number" not in types, real[0] if len(real) == 1 else None
 
 
 def _coerce_union(value: Any, options: list[JsonSchema]) -> Any:
