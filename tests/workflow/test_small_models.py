@@ -8,10 +8,9 @@ from typing import Any, Literal
 import pytest
 
 from ferrule import AgentState, Policy, UnifiedToolLibrary, tool
-from ferrule.agent.made_up_values import find_made_up_number
 from ferrule.testing import ScriptedModel
 from ferrule.workflow import SimpleWorkflow
-from ferrule.workflow.results import StepAttempt, StepResult
+from ferrule.workflow.results import StepAttempt, StepResult, find_made_up_number
 from tests.workflow.plans import plan
 
 QUESTION = "How many stars does the project acme/rocket have?"

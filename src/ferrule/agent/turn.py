@@ -31,7 +31,6 @@ from ferrule.agent.answer import (
 from ferrule.agent.budget import RunBudget
 from ferrule.agent.control_tools import ASK_USER, FINISH_TASK
 from ferrule.agent.formats import MAX_OUTPUT_ATTEMPTS, OutputType, ReplyFormat
-from ferrule.agent.made_up_values import MadeUpValueCheck
 from ferrule.agent.prompts import explain_stop
 from ferrule.agent.requests import HumanReply, HumanRequest, RunRequests
 from ferrule.agent.run import Run
@@ -117,7 +116,6 @@ class ActiveRun:
         """How many turns in a row have only calls that are known to fail, or that were refused before."""
         self._rejected_calls: set[Any] = set()
         """The calls that were not allowed, or that had the wrong arguments."""
-        self._made_up_values = MadeUpValueCheck(run, model)
         self._insistent_calls = 0
         """How many calls of this turn were refused, though the model knew that they would be."""
 
@@ -287,9 +285,6 @@ class ActiveRun:
         elif (text := self._find_last_result(resolved)) is not None:
             texts = prompt_texts(detect_language(self.run.task))
             self._record_answer(resolved, text, advice=texts.repeated)
-        elif (text := self._made_up_values.question(resolved, offer)) is not None:
-            self._hide_call(resolved)
-            self._record_answer(resolved, text, error_type=VALIDATION_ERROR)
         else:
             await self._execute(resolved, offer)
 

@@ -64,9 +64,6 @@ class PromptTexts:
     no_answer: str
     unknown_tool: str
     repeated: str
-    made_up: str
-    unread: str
-    copied_example: str
     nested_call: str
     answer_now: str
 
@@ -162,10 +159,6 @@ REASONING: why, based on what has happened""",
     no_answer="That is no answer. Call a tool, or answer the user.",
     unknown_tool="There is no tool {tool}. The tools are: {tools}. Call one of them, or answer the user.",
     repeated="[You already have this result. Answer now.]",
-    made_up="Not done: the value of {name} is neither in the task nor in a result. First find it out ({tools}); "
-    "if it is right, make the call again.",
-    unread="Not done: you have not read {value}. First call {tool}; if {value} is new, make the call again.",
-    copied_example="Not done: {name} is the example of the description. Use the values of the task and of the results.",
     nested_call="Not done: no call may be inside another. First call {other} alone; then call {tool} with its result.",
     answer_now="Answer the question from these results.",
 )
@@ -239,9 +232,6 @@ REASONING: 根据已发生的情况说明理由""",
     no_answer="这不是答案。请调用工具，或直接回答用户。",
     unknown_tool="没有工具 {tool}。可用的工具：{tools}。请调用其中之一，或直接回答用户。",
     repeated="[你已经有这个结果，请现在回答。]",
-    made_up="未执行：{name} 的值既不在任务中，也不在结果中。请先查明（{tools}）；如果无误，请再次调用。",
-    unread="未执行：你还没有读取 {value}。请先调用 {tool}；如果 {value} 是新的，请再次调用。",
-    copied_example="未执行：{name} 只是说明中的例子。请使用任务和结果中的值。",
     nested_call="未执行：调用中不能再有调用。请先单独调用 {other}，再用它的结果调用 {tool}。",
     answer_now="请根据这些结果回答问题。",
 )

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ferrule.agent.formats import find_json_values
-from ferrule.agent.made_up_values import find_made_up_operand
 from ferrule.agent.prompts import explain_denial
 from ferrule.agent.requests import HumanReply, NeedsPerson
 from ferrule.agent.turn import REFUSED_BY_USER
@@ -58,6 +57,7 @@ from ferrule.workflow.results import (
     StepAttempt,
     StepContext,
     StepResult,
+    find_made_up_operand,
     format_result,
     text_of_evidence,
 )

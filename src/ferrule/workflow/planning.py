@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ferrule.agent.formats import find_json_values
-from ferrule.agent.made_up_values import find_made_up_operand
 from ferrule.agent.toolbox import Toolbox, ToolOffer
 from ferrule.core.content import copy_json
 from ferrule.core.json_schema import resolve_schema
@@ -40,7 +39,7 @@ from ferrule.workflow.plan import (
     parse_plan,
     single_step_plan,
 )
-from ferrule.workflow.results import StepResult, text_of_evidence
+from ferrule.workflow.results import StepResult, find_made_up_operand, text_of_evidence
 
 CORE_TOOLS: Final = ("search_web", "calculate", "calculator", "get_time", "get_conversation_history")
 """Always shown."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, TypeAlias
 
@@ -10,8 +11,10 @@ from ferrule.agent.answer import AgentState
 from ferrule.core.content import as_text
 from ferrule.core.messages import Usage
 from ferrule.core.names import did_you_mean
+from ferrule.core.patterns import lazy_pattern
 from ferrule.hub.synthesis import strategy_tag_of
 from ferrule.policy.approvals import ApprovalRequest, Question
+from ferrule.texts.numbers import find_numbers
 from ferrule.texts.shorten import shorten
 from ferrule.workflow.plan import NO_TOOL, Plan, PlanStep, StepId
 
@@ -194,6 +197,52 @@ def text_of_evidence(question: str, history: str, results: Iterable[StepResult])
 def _shallow_fields(value: StepAttempt | Verification | StepResult) -> dict[str, Any]:
     """Like `asdict`, but without deep copies, which took a quarter of the time of a step."""
     return {name: getattr(value, name) for name in value.__slots__}
+
+
+# Numbers that a model makes up: they are neither in the question nor in a result. A number counts as known where it
+# follows from a known one without a calculation: rounded, or as the share of a percentage. Numbers of one digit are not
+# evidence, and a calculation may contain usual constants.
+
+_WRITTEN_NUMBER = lazy_pattern(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])|\d+(?:\.\d+)?")
+_CALCULATION = lazy_pattern(r"(?!\d+/\d+/\d+$)[\d\s.,()]*\d[\s)]*(?:[+*/^%×÷]|\s-\s)[\d\s.,()+\-*/^%×÷]*")
+"""A text with an operator: a number alone is an argument like any other, and so is a date."""
+_CONSTANTS: Final = (12.0, 24.0, 52.0, 60.0, 100.0, 180.0, 360.0, 365.0, 1000.0, 1024.0, 3600.0, math.pi, math.e)
+"""Numbers that a calculation may contain whatever the question is."""
+
+
+def find_made_up_number(text: str, evidence: str, constants: Sequence[float] = ()) -> str | None:
+    """Return the first number of a text that does not come from the `evidence`: the question and the results."""
+    numbers = [number for number in _read_numbers(text) if len(number) > 1]
+    if not numbers:
+        return None
+    values = {float(number) for number in _read_numbers(evidence)}
+    evidence_values = {
+        *constants,
+        *(other for value in values for other in (value, value / 100, 1 + value / 100, 1 - value / 100)),
+    }
+    rounded: dict[int, set[float]] = {}  # a result may have very many numbers: each is rounded once
+    for number in numbers:
+        digits = len(number.partition(".")[2])
+        if digits not in rounded:
+            rounded[digits] = {round(value, digits) for value in evidence_values}
+        if float(number) not in rounded[digits] and not _is_written_out(float(number), evidence):
+            return number
+    return None
+
+
+def find_made_up_operand(parameters: Mapping[str, Any], evidence: str) -> str | None:
+    """Return the first made-up number in arguments that are calculations. References to results are not numbers."""
+    calculations = [value for value in parameters.values() if isinstance(value, str) and _CALCULATION.fullmatch(value)]
+    return next(filter(None, (find_made_up_number(text, evidence, _CONSTANTS) for text in calculations)), None)
+
+
+def _is_written_out(number: float, evidence: str) -> bool:
+    """Return whether a number is in the evidence as words: `twenty`, `二十`."""
+    return any(span.value == number for span in find_numbers(evidence))
+
+
+def _read_numbers(text: str) -> Iterator[str]:
+    return (match.group().replace(",", "") for match in _WRITTEN_NUMBER.finditer(text))
 
 
 # Results of workflows
