@@ -51,20 +51,24 @@ def test_a_question_before_a_destructive_call_is_in_chinese_too(server: RunningS
 def test_a_run_that_was_approved_with_changes_shows_what_was_made(
     demo: DemoProject, server: RunningServer, open_page: OpenPage, has_ended: bool
 ):
-    def wait_for_end(route: Any) -> None:
-        """The server continues the run by itself, and may end it before the page follows."""
-        with server.client() as http:
-            until_sync(lambda: http.get("/v1/runs").json()["runs"][0]["state"] == "finished")
-        route.continue_()
-
     page = open_page(f"{server.url}/ask")
-    if has_ended:
-        page.route("**/v1/runs/*/resume", wait_for_end)
+    resumptions: list[Any] = []
+    conversations: list[Any] = []
+    if has_ended:  # the server continues the run by itself, and may end it before the page follows
+        page.route("**/v1/runs/*/resume", lambda route: resumptions.append(route))
+        page.on(
+            "response", lambda response: conversations.append(response) if "/conversations/" in response.url else None
+        )
     ask(page, "Refund order 1003 please")
     expect(page.get_by_text("Waits for your decision")).to_be_visible()
     page.get_by_role("button", name="Edit").click()
     page.get_by_label("amount").fill("5")
-    page.get_by_role("button", name="Approve with changes").click()
+    with page.expect_request("**/v1/runs/*/resume"):
+        page.get_by_role("button", name="Approve with changes").click()
+    while has_ended and not any(response.json()["turns"][-1]["state"] == "finished" for response in conversations):
+        page.wait_for_timeout(20)  # lets the page go on, until it has read the end from the store
+    for route in resumptions:
+        route.continue_()
     expect(page.locator(".markdown", has_text="refunded 5 of order 1003")).to_be_visible()
     made = page.locator("details.call", has_text="refund").last
     expect(made).to_contain_text('"amount":5')

@@ -25,6 +25,8 @@ const NO_TURNS: LiveTurn[] = [];
 const conversations = new Map<string, LiveTurn[]>();
 const controllers = new Map<number, AbortController>();
 const listeners = new Set<() => void>();
+/** Runs that were watched on this page and are shown as the store has them now: their calls stay visible. */
+const watchedRuns = new Set<string>();
 let nextKey = 1;
 
 export function useLiveTurns(conversationId: string): LiveTurn[] {
@@ -74,9 +76,13 @@ export function resume(conversationId: string, turn: LiveTurn, answers?: Record<
 
 /** Show a turn as the store has it, because the page has not seen all that happened. */
 function forget(conversationId: string, key: number): void {
-  conversations.set(conversationId, (conversations.get(conversationId) ?? NO_TURNS).filter((turn) => turn.key !== key));
+  const turns = conversations.get(conversationId) ?? NO_TURNS;
+  for (const turn of turns) if (turn.key === key) watchedRuns.add(turn.runId);
+  conversations.set(conversationId, turns.filter((turn) => turn.key !== key));
   for (const listener of listeners) listener();
 }
+
+export const wasWatched = (runId: string): boolean => watchedRuns.has(runId);
 
 export function stop(turn: LiveTurn): void {
   controllers.get(turn.key)?.abort();

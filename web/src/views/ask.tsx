@@ -5,7 +5,7 @@ import { lazy, Suspense, useEffect, useRef, useState } from "react";
 import { Link, useLocation } from "wouter";
 import { get, post, segment, type Approval, type CallRecord, type Conversation, type Question, type Run, type Turn } from "../api";
 import type { ViewProps } from "../app";
-import { ask, resume, resumeStored, stop, useLiveTurns, type AskOptions, type Item, type LiveTurn } from "../conversations";
+import { ask, resume, resumeStored, stop, useLiveTurns, wasWatched, type AskOptions, type Item, type LiveTurn } from "../conversations";
 import { useShortcuts } from "../keys";
 import { formatNumber, t } from "../language";
 import { useAgentSettings } from "../live";
@@ -113,7 +113,7 @@ const Asked = ({ text }: { text: string }) => (
 
 function PastTurn({ id, turn, may }: { id: string; turn: Turn; may: ViewProps["may"] }) {
   const isOpenEnd = turn.run_id !== "" && !["finished", "stopped"].includes(turn.state);
-  const [isOpen, setOpen] = useState(isOpenEnd);
+  const [isOpen, setOpen] = useState(isOpenEnd || wasWatched(turn.run_id));
   const run = useQuery({ queryKey: ["runs", turn.run_id], queryFn: () => get<Run>(`/v1/runs/${segment(turn.run_id)}`), enabled: isOpen && turn.run_id !== "" });
   const state = run.data?.state ?? turn.state;
   const resumeRun = (answers?: Record<string, string>) => resumeStored(id, turn.question, turn.run_id, answers);
