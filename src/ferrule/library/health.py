@@ -11,6 +11,7 @@ from ferrule.engine import ToolEngine
 from ferrule.errors import CallError
 
 HEALTH_TIMEOUT: Final = 10.0
+"""Seconds an MCP server has to answer when its health is checked."""
 
 
 async def check_health(engine: ToolEngine, tool_id: str) -> dict[str, Any]:

@@ -43,8 +43,6 @@ from ferrule.store import ToolKnowledgeStore
 
 logger = logging.getLogger("ferrule.library")
 
-"""Seconds an MCP server has to answer when its health is checked."""
-
 CONVERSATION_TOOLS = ("ask_user", "finish_task", "get_conversation_history")
 """Tools of a conversation: agents and orchestrators bring their own."""
 
