@@ -50,6 +50,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -72,6 +73,8 @@ RENEW_INTERVAL: Final = 2.0
 MAX_UNCONFIRMED: Final = 10.0
 """Seconds since the last confirmed request was sent, after which a holder must not count on its lease. A database that
 is restarted answers again before that."""
+MAX_ROW_LOCK_SECONDS: Final = 2
+"""How long a process that does not answer may lock the row of a lease."""
 MAX_ROW_AGE: Final = 3600.0
 """Seconds after which the row of a lease that has ended is deleted, unless it has a writer."""
 MAX_ATTEMPTS: Final = 25
@@ -260,6 +263,9 @@ class RowLeases:
 
         owner, sent_at = self.owner, time.monotonic()
         writer = owner if key.startswith(LOCK_PREFIX) else None
+        holder = self.find(key)  # without locking the row, which its holder renews meanwhile
+        if holder is not None and holder.owner != owner:
+            return None
         with self._locked_row(key) as (connection, row, now):
             if row is None:
                 connection.execute(sa.text(_DELETE_ENDED), {"before": now - MAX_ROW_AGE})
@@ -313,6 +319,8 @@ class RowLeases:
         return time.monotonic() - self._sent_times.get(key, float("-inf")) < MAX_UNCONFIRMED
 
     def close(self) -> None:
+        with self._mutex:  # a lock may still be released; servers and processes end with their store
+            self._sent_times = {key: sent for key, sent in self._sent_times.items() if key.startswith(LOCK_PREFIX)}
         if not self._sent_times:
             with self._renewing:
                 self._disconnect()
@@ -323,9 +331,13 @@ class RowLeases:
     @contextmanager
     def _locked_row(self, key: str) -> Iterator[tuple[Connection, Any, float]]:
         """Yield a transaction, the locked row of a lease or None, and the time after the row was locked."""
+        import sqlalchemy as sa
+
         self._database.open()
         table = get_table("leases")
         with self._database.write() as connection:
+            # A process that is stopped here must not keep the holder of the lease from renewing it.
+            connection.execute(sa.text(f"SET LOCAL idle_in_transaction_session_timeout = '{MAX_ROW_LOCK_SECONDS}s'"))
             query = table.select().where((table.c.key == escape_text(key)) & (table.c.part == "")).with_for_update()
             row = connection.execute(query).first()
             yield connection, row, read_database_clock(connection)
@@ -342,8 +354,9 @@ class RowLeases:
         with self._mutex:
             self._sent_times[key] = sent_at
             if self._thread is None:
-                self._thread = threading.Thread(target=self._renew_while_held, name="ferrule-leases", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._renew_while_held, name="ferrule-leases", daemon=True)
+                thread.start()  # which fails if the process may not have more threads; the next lease tries again
+                self._thread = thread
 
     def _renew_while_held(self) -> None:
         while True:
@@ -363,7 +376,7 @@ class RowLeases:
         import psycopg
 
         keys = {escape_text(key): key for key in sent_times}
-        values = (LEASE_SECONDS, self.owner, list(keys))
+        values = {"seconds": LEASE_SECONDS, "owner": self.owner, "keys": list(keys)}
         sent_at = time.monotonic()
         with self._database.raise_as_store_error():
             try:
@@ -372,14 +385,14 @@ class RowLeases:
                 self._disconnect()
                 sent_at = time.monotonic()
                 rows = self._connect().execute(_RENEW, values).fetchall()
-        renewed = {keys[key] for (key,) in rows}
+        is_renewed = {keys[key]: renewed for key, renewed in rows}
         with self._mutex:
             # The answer says nothing about a lease that was released, or taken again, since the request was sent.
             for key in [key for key, confirmed_at in sent_times.items() if self._sent_times.get(key) == confirmed_at]:
-                if key in renewed:
-                    self._sent_times[key] = sent_at
-                else:
+                if key not in is_renewed:
                     del self._sent_times[key]
+                elif is_renewed[key]:
+                    self._sent_times[key] = sent_at
 
     def _connect(self) -> Any:
         if self._connection is None:
@@ -400,10 +413,20 @@ _UPDATE: Final = (
     "UPDATE leases SET owner = :owner, writer = :writer, details = :details, taken_at = :now, expires_at = :end "
     "WHERE key = :key"
 )
-_RENEW: Final = (
-    "UPDATE leases SET expires_at = extract(epoch FROM clock_timestamp()) + %s "
-    "WHERE owner = %s AND expires_at > 0 AND part = '' AND key = ANY(%s) RETURNING key"
-)
+_RENEW: Final = """
+    WITH own AS (
+        SELECT key FROM leases WHERE owner = %(owner)s AND expires_at > 0 AND part = '' AND key = ANY(%(keys)s)
+    ), free AS (
+        SELECT key FROM leases WHERE owner = %(owner)s AND expires_at > 0 AND part = '' AND key = ANY(%(keys)s)
+        FOR NO KEY UPDATE SKIP LOCKED
+    ), renewed AS (
+        UPDATE leases SET expires_at = extract(epoch FROM clock_timestamp()) + %(seconds)s
+        FROM free WHERE leases.key = free.key AND leases.part = '' RETURNING leases.key
+    )
+    SELECT own.key, renewed.key IS NOT NULL FROM own LEFT JOIN renewed ON renewed.key = own.key
+"""
+"""Finds the leases that this process still has, and whether each was renewed. A row that another process has locked, to
+look at it, is left out: one such process must not hold up all leases."""
 _DELETE_ENDED: Final = (
     "DELETE FROM leases WHERE key IN (SELECT key FROM leases WHERE part = '' AND writer IS NULL "
     "AND expires_at > 0 AND expires_at < :before FOR UPDATE SKIP LOCKED)"
@@ -425,7 +448,9 @@ class StoreLocks:
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
         self._names: set[str] = set()
-        self._due: set[str] = set()
+        self._due: dict[str, int] = {}
+        """The locks that are due for release, each with a number of its own for every time."""
+        self._numbers = count(1)
         self.lost_names: set[str] = set()
         """Locks that another process has taken or may have taken, although their holders have not released them."""
         self._mutex = threading.Lock()
@@ -433,8 +458,8 @@ class StoreLocks:
     def acquire(self, name: str) -> Takeover:
         """Take the lock. Raises LockHeld if another task or process has it."""
         with self._mutex:
-            if name in self._due and name not in self.lost_names:  # its holder has ended, and this process still has it
-                self._due.discard(name)
+            if name in self._due and not self._may_be_lost(name):  # its holder has ended, and this process still has it
+                del self._due[name]
                 return Takeover(writer=self._leases.owner)
             if name in self._names:
                 raise LockHeld(name)
@@ -446,8 +471,11 @@ class StoreLocks:
                 if (takeover := self._leases.take(LOCK_PREFIX + name)) is not None:
                     return takeover
             raise LockHeld(name)
-        except BaseException:
-            self._names.discard(name)
+        except BaseException as error:
+            if isinstance(error, StoreError) and not isinstance(error, LockHeld):
+                self.release_later(name)  # the database may have given the lease, and only its answer was lost
+            else:
+                self._names.discard(name)
             raise
 
     def register_writer(self, name: str) -> None:
@@ -461,36 +489,57 @@ class StoreLocks:
 
     def is_lost(self, name: str) -> bool:
         """Return whether another process has taken the lock, or may have. From then on it counts as lost."""
-        if name not in self.lost_names and not self._leases.is_confirmed(LOCK_PREFIX + name):
+        is_lost = self._may_be_lost(name)
+        if is_lost and name not in self.lost_names:
             logger.error("lock=<%s> | lost: the database does not confirm it any more", name)
             self.lost_names.add(name)
-        return name in self.lost_names
+        return is_lost
+
+    def _may_be_lost(self, name: str) -> bool:
+        return name in self.lost_names or not self._leases.is_confirmed(LOCK_PREFIX + name)
 
     def release_later(self, name: str) -> None:
         """Release the lock, whose holder has ended, once the database has what was written under it."""
-        self._due.add(name)
-
-    def due_for_release(self) -> tuple[str, ...]:
-        return tuple(self._due)
-
-    def release_due(self, names: Iterable[str]) -> None:
-        """Release the locks that no task has taken again since `due_for_release` returned them."""
         with self._mutex:
-            names = self._due.intersection(names)
-            self._due -= names
-        self.release(names)
+            self._due[name] = next(self._numbers)
 
-    def release(self, names: Iterable[str]) -> None:
-        for name in names:
-            with suppress(StoreError):  # the database is away: the lease ends soon
-                self._leases.release(LOCK_PREFIX + name)
-            self.lost_names.discard(name)
-            self._due.discard(name)
-            self._names.discard(name)
+    def due_for_release(self) -> tuple[tuple[str, int], ...]:
+        with self._mutex:
+            return tuple(self._due.items())
+
+    def release_due(self, due: Iterable[tuple[str, int]]) -> None:
+        """Release the locks that no task has taken again since `due_for_release` returned them.
+
+        Raises StoreError if the database does not answer. They stay due.
+        """
+        with self._mutex:
+            names = [name for name, number in due if self._due.get(name) == number]
+            for name in names:
+                del self._due[name]
+        if not self.release(names):
+            raise StoreError("the database does not release locks that have ended")
+
+    def release(self, names: Iterable[str]) -> bool:
+        """Release locks. If the database does not answer, return False: what is left is due for release."""
+        remaining = list(names)
+        while remaining:
+            try:
+                self._leases.release(LOCK_PREFIX + remaining[0])
+            except StoreError:
+                for name in remaining:
+                    self.release_later(name)
+                return False
+            name = remaining.pop(0)
+            with self._mutex:
+                self.lost_names.discard(name)
+                self._due.pop(name, None)
+                self._names.discard(name)
+        return True
 
     def close(self) -> None:
         """Release what is due. Nothing more will come from the journal: it is in the database, or left for others."""
-        self.release_due(self.due_for_release())
+        with suppress(StoreError):  # the database is away: the leases end soon
+            self.release_due(self.due_for_release())
         self._leases.close()
 
 

@@ -41,9 +41,15 @@ def register_server(leases: Leases, address: ServerAddress) -> None:
 
 def remove_server(leases: Leases) -> None:
     """Give back the lease of a server and of the processes that it has. Blocks."""
+    failure: StoreError | None = None
     for key in leases.held_keys:
         if key.startswith((SERVER_PREFIX, PROCESS_PREFIX)):
-            leases.release(key)
+            try:
+                leases.release(key)
+            except StoreError as error:  # none of them is renewed any more, so each ends soon
+                failure = error
+    if failure is not None:
+        raise failure
 
 
 def list_servers(leases: Leases) -> dict[str, ServerAddress]:
