@@ -213,7 +213,8 @@ async def test_a_process_that_looks_at_a_lease_and_stops_does_not_hold_up_other_
 
 
 async def test_a_lock_that_the_database_does_not_release_is_released_later(postgres_url, tmp_path, monkeypatch):
-    release, failures = leases.RowLeases.release, []
+    release = leases.RowLeases.release
+    failures: list[str] = []
 
     def fail_once(self: leases.RowLeases, key: str) -> None:
         if not failures:
