@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from sqlalchemy import Connection
 
 from ferrule import Agent, UnifiedToolLibrary, tool
 from ferrule.core.model import ModelReply
@@ -20,7 +21,7 @@ from ferrule.server.problems import problem_of_error
 from ferrule.store import ToolKnowledgeStore, leases, writer
 from ferrule.testing import ScriptedModel
 from tests.support.processes import TalkingProcess
-from tests.support.waiting import until
+from tests.support.waiting import until, until_sync
 
 pytestmark = pytest.mark.integration
 
@@ -210,6 +211,25 @@ async def test_a_process_that_looks_at_a_lease_and_stops_does_not_hold_up_other_
             before = admin.execute(end_of_other).fetchall()
             await until(lambda: admin.execute(end_of_other).fetchall() > before)
         await wait_for_renewal(postgres_url)
+
+
+async def test_a_lock_is_taken_although_its_process_paused_until_the_database_ended_the_transaction(
+    postgres_url, tmp_path, monkeypatch
+):
+    read_clock = leases.read_database_clock
+    sessions: list[int] = []
+
+    def read_clock_after_pause(connection: Connection) -> float:
+        if not sessions and "ferrule_writes" in connection.get_execution_options():
+            sessions.append(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
+            with administer(postgres_url) as admin:
+                is_alive = "SELECT 1 FROM pg_stat_activity WHERE pid = %s"
+                until_sync(lambda: not admin.execute(is_alive, sessions).fetchall())
+        return read_clock(connection)
+
+    monkeypatch.setattr(leases, "read_database_clock", read_clock_after_pause)
+    async with ToolKnowledgeStore(postgres_url, journal_directory=tmp_path) as store, store.lock("job"):
+        assert sessions and await store.is_locked("job")
 
 
 async def test_a_lock_that_the_database_does_not_release_is_released_later(postgres_url, tmp_path, monkeypatch):

@@ -204,8 +204,8 @@ def confirm(lines: Iterable[str], question: str) -> bool:
         return False
     for line in lines:
         print_error(line)
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     with _interruptible():
+        print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 

@@ -46,13 +46,14 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import wraps
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from ferrule.errors import LockHeld, StoreError
 from ferrule.store.escapes import escape_text, unescape_text
@@ -65,6 +66,9 @@ if TYPE_CHECKING:
 
     from ferrule.store.database import StoreDatabase
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 logger = logging.getLogger("ferrule.store")
 
 LEASE_SECONDS: Final = 15.0
@@ -75,6 +79,8 @@ MAX_UNCONFIRMED: Final = 10.0
 is restarted answers again before that."""
 MAX_ROW_LOCK_SECONDS: Final = 2
 """How long a process that does not answer may lock the row of a lease."""
+_IDLE_TIMEOUT_STATE: Final = "25P03"
+"""The error with which the database ends a transaction after MAX_ROW_LOCK_SECONDS. It has changed nothing then."""
 MAX_ROW_AGE: Final = 3600.0
 """Seconds after which the row of a lease that has ended is deleted, unless it has a writer."""
 MAX_ATTEMPTS: Final = 25
@@ -233,6 +239,23 @@ def _read_lease(file: int) -> Lease | None:
         return None
 
 
+def _repeated_after_pause(transaction: Callable[P, T]) -> Callable[P, T]:
+    """Repeat a transaction that the database ended because this process paused in it, as happens on a busy machine."""
+
+    @wraps(transaction)
+    def repeat(*args: P.args, **kwargs: P.kwargs) -> T:
+        for _ in range(MAX_ATTEMPTS):
+            try:
+                return transaction(*args, **kwargs)
+            except StoreError as error:
+                if getattr(getattr(error.__cause__, "orig", None), "sqlstate", None) != _IDLE_TIMEOUT_STATE:
+                    raise
+                logger.warning("this process paused while it locked the row of a lease | trying again")
+        return transaction(*args, **kwargs)
+
+    return repeat
+
+
 class RowLeases:
     """Leases in Postgres, which a thread renews while this process has any.
 
@@ -257,6 +280,7 @@ class RowLeases:
     def held_keys(self) -> list[str]:
         return list(self._sent_times)
 
+    @_repeated_after_pause
     def take(self, key: str, details: str = "") -> Takeover | None:
         """Take a lease, or keep it; return None if another owner has it."""
         import sqlalchemy as sa
@@ -286,6 +310,7 @@ class RowLeases:
         is_lock_of_living_owner = row.writer is not None and self._journal.is_used_by(row.owner)
         return row.expires_at <= now and not is_lock_of_living_owner
 
+    @_repeated_after_pause
     def register_writer(self, key: str) -> bool:
         """Let the database accept entries from this owner only; return False if the lease was lost."""
         table = get_table("leases")
@@ -295,6 +320,7 @@ class RowLeases:
             connection.execute(table.update().where(table.c.key == row.key).values(writer=self.owner))
         return True
 
+    @_repeated_after_pause
     def release(self, key: str) -> None:
         with self._mutex:
             self._sent_times.pop(key, None)
