@@ -114,7 +114,7 @@ _CONTEXT_FIELDS: Final = tuple(f.name for f in fields(ExecutionContext) if f.nam
 
 
 def _as_context(context: Any) -> ExecutionContext:
-    """A context; for an object with its documented fields, one that shares them."""
+    """Return the context. An object with the documented fields gets a context that shares them."""
     if isinstance(context, ExecutionContext):
         return context
     return ExecutionContext(**{name: getattr(context, name) for name in _CONTEXT_FIELDS if hasattr(context, name)})
@@ -222,7 +222,7 @@ class ReasoningRuntime:
         return await self.create_execution_plan(query)
 
     async def analyze_tool_requirements(self, user_query: str) -> list[str]:
-        """What tools must be able to do for a task, as the model says it; without a thinking model, the task itself."""
+        """Ask the model what tools must be able to do for a task. Without a thinking model, return the task."""
         if not can_reason(self._require_model()):
             return [user_query]
         text = await self._generate(TOOL_REQUIREMENTS[detect_language(user_query)].format(task=user_query))
@@ -231,9 +231,9 @@ class ReasoningRuntime:
     async def select_tools(
         self, user_query: str, tool_requirements: Any = (), available_tools: Sequence[ToolSpec] | None = None
     ) -> list[ToolSpec]:
-        """The tools for a task, of those that are available or else of all.
+        """Choose the tools for a task, among the available ones or else among all.
 
-        `tool_requirements` are those of `analyze_tool_requirements`, or a text that describes the tools.
+        `tool_requirements` come from `analyze_tool_requirements`, or are a text that describes the tools.
         """
         tools = await self.tool_library.get_all_tools() if available_tools is None else list(available_tools)
         requirements = [] if isinstance(tool_requirements, str) else [str(item) for item in tool_requirements]
@@ -255,7 +255,7 @@ class ReasoningRuntime:
     async def create_execution_plan(
         self, user_query: str, selected_tools: Sequence[ToolSpec | str] | None = None
     ) -> list[PlannedCall]:
-        """The calls for a task, with the selected tools or else with all."""
+        """Plan the calls for a task, with the selected tools or else with all."""
         names = None
         if selected_tools is not None:
             names = [tool.tool_id if isinstance(tool, ToolSpec) else tool for tool in selected_tools]
@@ -274,7 +274,7 @@ class ReasoningRuntime:
         )
 
     def parse_execution_plan(self, response: str | ModelReply) -> list[PlannedCall]:
-        """The calls in a model's reply: a JSON list of steps with `tool_id`, `action` and `parameters`."""
+        """Read the calls in a model's reply: a JSON list of steps with `tool_id`, `action` and `parameters`."""
         for value in find_json_values(_text_of(response)):
             steps = value.get("steps", [value]) if isinstance(value, dict) else value
             if isinstance(steps, list) and steps and all(isinstance(step, dict) for step in steps):
@@ -286,14 +286,14 @@ class ReasoningRuntime:
         raise ModelError("There is no plan in the reply. Write a JSON list of steps with tool_id, action, parameters.")
 
     async def agent_analyze_result(self, result: ExecutionResult) -> bool:
-        """Whether to go on with the plan: until a call fails."""
+        """Return whether to go on with the plan: until a call fails."""
         return result.success
 
     async def analyze_result(self, result: ExecutionResult) -> bool:
         return await self.agent_analyze_result(result)
 
     async def analyze_result_and_decide_next(self, result: ExecutionResult) -> AgentDecision:
-        """What to do after a call: go on with the plan, switch to another tool, or replan."""
+        """Decide what to do after a call: go on with the plan, switch to another tool, or replan."""
         if result.success:
             return AgentDecision("execute_tool", reasoning="The call succeeded: go on with the plan.")
         is_permanent = result.error_type in (TOOL_NOT_FOUND, EXECUTOR_NOT_FOUND, PERMISSION_DENIED, KNOWN_FAILURE)
@@ -303,7 +303,7 @@ class ReasoningRuntime:
     # Decisions by context (001 §3.2, §8.2)
 
     async def make_contextual_decision(self, context: ExecutionContext) -> AgentDecision:
-        """What to do next, by everything that has happened so far."""
+        """Decide what to do next, by everything that has happened so far."""
         if await self.should_complete_task(context):
             return AgentDecision("complete")
         if await self.should_replan(context):
@@ -312,11 +312,11 @@ class ReasoningRuntime:
         return await self.validate_decision(self.parse_agent_decision(response), context)
 
     async def should_complete_task(self, context: ExecutionContext) -> bool:
-        """Whether to end without asking the model: after `max_iterations` steps."""
+        """Return whether to end without asking the model: after `max_iterations` steps."""
         return len(context.executed_steps) >= self.max_iterations
 
     async def should_replan(self, context: ExecutionContext) -> bool:
-        """Whether to replan without asking the model: once after `max_retries` failures in a row."""
+        """Return whether to replan without asking the model: once after `max_retries` failures in a row."""
         count = len(context.executed_steps)
         last = context.executed_steps[-self.max_retries :]
         has_failed = len(last) == self.max_retries and not any(step["success"] for step in last)
@@ -340,13 +340,13 @@ class ReasoningRuntime:
         return learning_summary(_as_context(context))
 
     def parse_agent_decision(self, response: str | ModelReply) -> AgentDecision:
-        """The decision in a model's reply; ModelError says what is missing."""
+        """Read the decision in a model's reply. Raises ModelError that says what is missing."""
         return parse_decision(_text_of(response))
 
     async def validate_decision(
         self, decision: AgentDecision | Mapping[str, Any], context: ExecutionContext
     ) -> AgentDecision:
-        """The decision as it is to be carried out; ModelError if it names a tool that is not available."""
+        """Return the decision to carry out. Raises ModelError if it names a tool that is not available."""
         checked = AgentDecision.of(decision)
         tool_id, names = str(checked.tool_id), [spec.tool_id for spec in context.available_tools]
         is_known = tool_id in names or self.tool_library.engine.registry.snapshot().may_contain(tool_id)
@@ -355,7 +355,7 @@ class ReasoningRuntime:
         return checked
 
     async def replan_with_context(self, context: ExecutionContext) -> list[dict[str, Any]]:
-        """A new plan for what is left of the task, which becomes the plan of the context."""
+        """Make a new plan for the rest of the task, which becomes the plan of the context."""
         own, count = _as_context(context), len(context.executed_steps)
         parts = [own.task_description, failure_summary(own), learning_summary(own)]
         plan = await self.create_execution_plan("\n\n".join(filter(None, parts)))
@@ -364,7 +364,7 @@ class ReasoningRuntime:
         return context.original_plan
 
     async def select_alternative_tool(self, context: ExecutionContext) -> ToolSpec:
-        """A tool to use instead of the one that failed last; SetupError if there is none."""
+        """Find a tool to use instead of the one that failed last. Raises SetupError if nothing replaces it."""
         own = _as_context(context)
         failed = str(own.failed_attempts[-1]["tool_id"]) if own.failed_attempts else ""
         tools = await self.tool_library.get_alternative_tools(failed, own.task_description, own)
@@ -406,12 +406,12 @@ class ReasoningRuntime:
             own.add_switch(failed_tool_id, [tool.tool_id for tool in tools], reason)
 
     async def handle_unexpected_error(self, context: ExecutionContext, error: Exception) -> None:
-        """An error of one of these methods: a model is asked again after its own, everything else ends the run."""
+        """Let the model be asked again after its own error. Every other error of these methods ends the run."""
         if not isinstance(error, ModelError):
             raise error
 
     def generate_final_result(self, context: ExecutionContext) -> dict[str, Any]:
-        """The result of a run, in the form of 000 §7."""
+        """Return the result of a run in the form of 000 §7."""
         own = _as_context(context)
         texts = own.observation_texts
         success = bool(texts) or bool(own.final_answer)
@@ -525,7 +525,7 @@ def _text_of(response: str | ModelReply) -> str:
 
 
 def _find_texts(text: str) -> list[str]:
-    """The texts of the first JSON list in a reply."""
+    """Return the texts of the first JSON list in a reply."""
     for value in find_json_values(text):
         items = next((v for v in value.values() if isinstance(v, list)), []) if isinstance(value, dict) else value
         if texts := [item for item in items if isinstance(item, str)]:

@@ -40,7 +40,7 @@ FETCH_SIZE: Final = 5_000
 PERMANENT_FAILURES: Final = frozenset({EXECUTION_ERROR, VALIDATION_ERROR, PERMISSION_DENIED, TOOL_NOT_FOUND})
 """Failures that the memory of a run does not let happen twice."""
 UNKNOWN: Final = (
-    "What a model would have done next when a call was refused or prevented: the calls after it are those of history.",
+    "What a model would have done next when a call was refused or prevented: the calls after it are the recorded ones.",
     "Roles and restrictions of tokens: records have only their names.",
 )
 
@@ -70,7 +70,7 @@ class SimulationRules:
         return cls(policy=config.policy.build())
 
     def with_file(self, path: Path) -> SimulationRules:
-        """These rules with the policy of a file in the form of `ferrule.toml`."""
+        """Replace the policy by the policy of a file in the form of `ferrule.toml`."""
         config = FerruleConfig.read(path, environ={})
         if "policy" not in tomllib.loads(path.read_text(encoding="utf-8")):
             raise SetupError(f"{path} changes nothing: it needs [policy] or [[policy.rules]].")

@@ -65,7 +65,7 @@ class ClusterBackend:
 
     @property
     def node_ids(self) -> list[str]:
-        """The node of each worker."""
+        """Return the node of each worker."""
         return self._group.node_ids
 
     async def run_task(self, task: BatchTask, run_id: str, *, may_exist: bool) -> dict[str, Any]:

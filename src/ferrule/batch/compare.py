@@ -112,7 +112,7 @@ def _percentiles(index: BatchDirectory, tasks: int, rank: float) -> tuple[float,
 
 
 def sign_test(gained: int, lost: int) -> float:
-    """The two-sided probability of so uneven a split of the tasks in which two batches differ."""
+    """Return the two-sided probability that tasks with different outcomes are split so unevenly."""
     number, smaller = gained + lost, min(gained, lost)
     if not number:
         return 1.0

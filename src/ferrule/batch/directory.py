@@ -80,7 +80,10 @@ class BatchDirectory:
 
     @classmethod
     def open_existing(cls, path: Path | str) -> BatchDirectory:
-        """The folder of a batch to read; SetupError if there is none. What a running batch writes later is not seen."""
+        """Open the folder of a batch to read. What a running batch writes later is not seen.
+
+        Raises SetupError if the folder contains no batch.
+        """
         directory = cls(path)
         if not (directory.path / TRAJECTORIES).is_file():
             raise SetupError(f"{directory.path} has no {TRAJECTORIES}. Name the folder that `ferrule batch run` wrote.")
@@ -140,7 +143,7 @@ class BatchDirectory:
         self.close()
 
     def _read_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings of the batch: those in the folder, or new ones."""
+        """Return the settings in the folder. A new folder gets these."""
         path = self.path / SETTINGS
         try:
             stored: dict[str, Any] = orjson.loads(path.read_bytes())
@@ -160,7 +163,7 @@ class BatchDirectory:
     # Writing
 
     def claim_tasks(self, tasks: Sequence[BatchTask]) -> TaskSelection:
-        """Note that these tasks are worked on; finished ones and those that are worked on already are left out."""
+        """Note that these tasks are worked on. Tasks that are finished or worked on already are left out."""
         states = self._find_tasks([task.id for task in tasks])
         open_tasks: list[tuple[BatchTask, bool]] = []
         new: dict[str, str] = {}
@@ -207,7 +210,7 @@ class BatchDirectory:
             raise StoreError(f"A trajectory cannot be written to {self.path}: {error.strerror}.") from error
 
     def sync(self) -> None:
-        """Force the lines to the disk, if the last time is long ago."""
+        """Force the lines to the disk if the last time is long ago."""
         if self._file is not None and time.monotonic() - self._last_sync >= SYNC_INTERVAL:
             self._last_sync = time.monotonic()
             os.fsync(self._file)
@@ -234,11 +237,11 @@ class BatchDirectory:
         return self.query(f"SELECT {', '.join(TASK_COLUMNS)} FROM tasks WHERE {condition}").fetchall()
 
     def query(self, sql: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
-        """A query over the table `tasks` of the index."""
+        """Query the table `tasks` of the index."""
         return self._require_index().execute(sql, values)
 
     def find(self, task_id: str) -> dict[str, Any] | None:
-        """The trajectory of a task; None while it is not finished."""
+        """Return the trajectory of a task; None while the task is not finished."""
         row = self.query("SELECT offset, length FROM tasks WHERE id = ? AND offset IS NOT NULL", [task_id]).fetchone()
         if row is None:
             return None
@@ -248,7 +251,7 @@ class BatchDirectory:
             return trajectory
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """All trajectories, in the order in which the tasks ended."""
+        """Yield all trajectories, in the order in which the tasks ended."""
         with (self.path / TRAJECTORIES).open("rb") as file:
             for line in file:
                 if line.endswith(b"\n"):
@@ -256,7 +259,7 @@ class BatchDirectory:
 
     @property
     def total_cost(self) -> float:
-        """The cost of all finished tasks."""
+        """Return the cost of all finished tasks."""
         pending = sum(row[list(_COLUMNS).index("cost") + 3] or 0.0 for row in self._pending.values())
         return float(self.query("SELECT COALESCE(SUM(cost), 0) FROM tasks").fetchone()[0]) + pending
 
@@ -385,7 +388,7 @@ def write_json_atomically(path: Path, value: Any) -> None:
 
 
 def summarize(directory: BatchDirectory) -> dict[str, Any]:
-    """The totals of all trajectories, computed by the index."""
+    """Compute the totals of all trajectories from the index."""
     ended = "offset IS NOT NULL"
     total, turns, calls, failed, prevented, tokens_in, tokens_out, cost, unpriced = directory.query(
         "SELECT COUNT(*), SUM(turns), SUM(calls), SUM(failed_calls), SUM(prevented), SUM(input_tokens), "

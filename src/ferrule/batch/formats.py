@@ -20,7 +20,7 @@ _OPENAI_KEYS: Final = ("role", "content", "tool_calls", "tool_call_id", "name")
 
 
 def convert(trajectory: Trajectory, form: str) -> dict[str, Any]:
-    """A trajectory in one of the `FORMATS`."""
+    """Convert a trajectory into one of the `FORMATS`."""
     return FORMATS[form](trajectory)
 
 
@@ -28,7 +28,7 @@ def convert(trajectory: Trajectory, form: str) -> dict[str, Any]:
 
 
 def to_openai(trajectory: Trajectory) -> dict[str, Any]:
-    """`{"messages": […], "tools": […]}`, as it is used for fine-tuning; the id and the metadata stay beside them."""
+    """Write `{"messages": […], "tools": […]}`, as for fine-tuning, with the id and the metadata beside them."""
     messages = [
         {
             key: message[key]
@@ -53,7 +53,7 @@ def _describe(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def to_sharegpt(trajectory: Trajectory) -> dict[str, Any]:
-    """`{"conversations": [{"from": …, "value": …}], "system": …, "tools": …}`: the speakers take turns."""
+    """Write `{"conversations": [{"from": …, "value": …}], "system": …, "tools": …}`: the speakers take turns."""
     messages = trajectory["messages"]
     turns: list[dict[str, Any]] = []
     for message in messages:
@@ -113,7 +113,7 @@ def _parse_arguments(text: Any) -> Any:
 
 
 def to_atif(trajectory: Trajectory) -> dict[str, Any]:
-    """An ATIF document with the system prompt, the tool definitions, and every call beside its step."""
+    """Build an ATIF document with the system prompt, the tool definitions, and every call beside its step."""
     try:
         import atif
     except ImportError:
@@ -160,7 +160,7 @@ def _atif_steps(trajectory: Trajectory) -> Iterator[dict[str, Any]]:
 def _requests_by_message(
     messages: Sequence[Mapping[str, Any]], requests: Sequence[Mapping[str, Any]]
 ) -> dict[int, Mapping[str, Any]]:
-    """The request that each message of the model answers. Those from before an interruption are not known."""
+    """Find the request that each message of the model answers. Requests before an interruption are not known."""
     replies = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
     answered = [request for request in requests if "reply" in request]
     number = min(len(replies), len(answered))

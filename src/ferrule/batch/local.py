@@ -31,7 +31,7 @@ MAX_RECORDS: Final = 10_000
 LOCK_TIMEOUT: Final = 60.0
 """Seconds that a task waits for the end of a worker that worked on it before."""
 BATCH_PRIORITY: Final = -10
-"""Calls of a batch wait behind those of people, where the limits have the strategy `priority`: as if they had come ten
+"""Calls of a batch wait behind calls of people where the limits have the strategy `priority`: as if they had come ten
 times `ageing` later."""
 
 

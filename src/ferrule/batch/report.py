@@ -27,7 +27,7 @@ line { stroke: #bbb; }
 
 
 def build_report(directory: BatchDirectory, other: BatchDirectory | None = None) -> str:
-    """The page; with another batch also what differs between the two, task by task."""
+    """Build the page. With another batch, compare the two task by task."""
     summary = summarize(directory)
     sections = [
         _heading(directory, summary),
@@ -140,7 +140,7 @@ def _range(batch: BatchDirectory, column: str) -> tuple[float, float] | None:
 
 
 def _round_step(step: float) -> float:
-    """The next of 1, 2, 5, 10 … so that bars begin at round numbers."""
+    """Round up to one of 1, 2, 5, 10 … so that bars begin at round numbers."""
     power = 10 ** floor(log10(step))
     return float(next(factor * power for factor in (1, 2, 5, 10) if factor * power >= step * 0.999))
 
@@ -158,7 +158,7 @@ def _count_bars(batch: BatchDirectory, column: str, start: float, step: float) -
 
 
 def _progress_plot(directory: BatchDirectory) -> str:
-    """Tasks that ended in each part of the time that the batch took."""
+    """Plot how many tasks ended in each part of the time that the batch took."""
     ends = _range(directory, "ended_at")
     if ends is None or ends[1] <= ends[0]:
         return ""

@@ -50,7 +50,7 @@ class BatchProgress:
 
     @property
     def rate(self) -> float:
-        """Tasks per second, of late."""
+        """Return the tasks per second of the last minute."""
         first_time, first = self.samples[0] if self.samples else (self.started, 0)
         seconds = time.monotonic() - first_time
         return (self.finished - first) / seconds if seconds > 0 else 0.0
@@ -98,7 +98,7 @@ class Batch:
         self.progress = BatchProgress()
 
     def stop(self, reason: str) -> None:
-        """Take no further task; those in progress are finished."""
+        """Take no further task. Tasks in progress are finished."""
         self._stop_reason = self._stop_reason or reason
         self._wake.set()
 
@@ -144,7 +144,7 @@ class Batch:
             self.stop(f"the budget of {self._budget:g} is spent")
 
     async def _take_tasks(self, tasks: Iterable[BatchTask]) -> AsyncIterator[tuple[BatchTask, bool]]:
-        """The tasks that are not finished, each with whether an earlier process may have started it."""
+        """Yield unfinished tasks, each with whether an earlier process may have started it."""
         source = iter(tasks)
         while not self._stop_reason:
             chunk = await asyncio.to_thread(lambda: list(islice(source, READ_SIZE)))

@@ -26,13 +26,13 @@ class BatchTask:
     id: str
     task: str
     tools: tuple[str, ...] | None = None
-    """The only tools that may be used for it; None: those of the batch."""
+    """The only tools that may be used for it; None: all tools of the batch."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Passed on to the trajectory; never shown to the model."""
 
     @property
     def digest(self) -> str:
-        """The same for two tasks that ask the same: of its text and its tools."""
+        """Return a digest of the text and the tools, which is equal for tasks that ask the same."""
         return hash_task(self.task, self.tools)
 
     def to_dict(self) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def hash_task(task: str, tools: Iterable[str] | None) -> str:
 
 
 def make_task(values: Mapping[str, Any]) -> BatchTask:
-    """A task from one line's values; without an `id` it gets one made from its content."""
+    """Make a task from the values of one line. Without an `id`, the task gets one made from its content."""
     for key in values:
         if key not in TASK_KEYS:
             raise SetupError(f"there is no {key!r} in a task.{did_you_mean(key, TASK_KEYS)} Put it into `metadata`.")
@@ -73,7 +73,7 @@ def make_task(values: Mapping[str, Any]) -> BatchTask:
 
 
 def read_tasks(path: Path | str) -> Iterator[BatchTask]:
-    """The tasks of a file, `-` for standard input; SetupError names the line that is wrong."""
+    """Yield the tasks of a file, `-` for standard input. Raises SetupError for a wrong line."""
     if str(path) == "-":
         yield from _parse_lines(sys.stdin.buffer, "standard input")
         return
@@ -100,7 +100,10 @@ def _parse_lines(lines: Iterable[bytes], name: str) -> Iterator[BatchTask]:
 
 
 def check_tasks(path: Path | str) -> int | None:
-    """How many tasks a file has; SetupError for the first wrong line. None for what can be read only once."""
+    """Count the tasks of a file; None for a source that can be read only once.
+
+    Raises SetupError for the first wrong line.
+    """
     if str(path) == "-" or (Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir()):
         return None
     number = sum(1 for _ in read_tasks(path))

@@ -52,7 +52,7 @@ def build_trajectory(
     permissions: Permissions,
     registry: ToolRegistry,
 ) -> dict[str, Any]:
-    """The trajectory of a task whose run has ended."""
+    """Build the trajectory of a task whose run has ended."""
     answer, trace = parts.answer, parts.trace
     messages = answer.messages
     records = sorted(parts.records, key=lambda record: (record.started_at, record.record_id))
@@ -91,7 +91,7 @@ def build_trajectory(
 
 
 def build_failure(task: BatchTask, error: BaseException, *, model: str, started_at: float) -> dict[str, Any]:
-    """The trajectory of a task that has no run: the program or its environment failed, several times."""
+    """Build the trajectory of a task without a run: the program or its environment failed several times."""
     ended_at = time.time()
     return {
         **_identify(task),
@@ -112,7 +112,7 @@ def build_failure(task: BatchTask, error: BaseException, *, model: str, started_
 
 
 def remove_secrets(trajectory: dict[str, Any], store: ToolKnowledgeStore) -> dict[str, Any]:
-    """The trajectory without the secrets of its run and without what looks like a secret."""
+    """Remove the secrets of the run, and everything that looks like a secret."""
     secrets = store.get_run_secrets(str(trajectory.get("run_id", "")))
     # The task's id is what the batch continues by, and its own name for it.
     exempt = {
@@ -151,7 +151,7 @@ def _failure_class(answer: AgentAnswer[Any], trace: TaskTrace) -> str | None:
 
 
 def _collect_tools(requests: Sequence[RequestTrace]) -> list[Schema]:
-    """Every definition of a tool that the model was shown, each once."""
+    """Collect each definition of a tool that the model was shown once."""
     definitions: dict[bytes, Schema] = {}
     for entry in requests:
         for schema in entry.request.tools:
@@ -215,7 +215,7 @@ def _describe_call(record: ToolCallRecord, permissions: Permissions, registry: T
 
 
 def _describe_decision(record: ToolCallRecord, permissions: Permissions, registry: ToolRegistry) -> dict[str, Any]:
-    """What the policy decided about the call, and by which rule."""
+    """Describe what the policy decided about the call, and by which rule."""
     decision: Decision | None = None
     with suppress(CallError):  # the tool is gone
         tool, capability = registry.find(record.tool_name, record.action)

@@ -172,7 +172,7 @@ class WaitingModel(ModelWrapper):
 
 
 def classify_failure(error: BaseException) -> str:
-    """The class of an error, for counting: short and the same for the same reason."""
+    """Name the class of an error, so that failures of the same kind can be counted."""
     if isinstance(error, ModelUnavailable):
         status = getattr(error.__cause__, "status_code", None)
         if status == 429:

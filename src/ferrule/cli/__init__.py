@@ -6,7 +6,7 @@ from ferrule import __version__
 
 
 def main() -> None:
-    """The command `ferrule`. Its version is printed without loading the commands: scripts ask for it often."""
+    """Run the command `ferrule`. The version is printed without loading the commands: scripts ask for it often."""
     if sys.argv[1:] == ["--version"]:
         _print_version()
         return

@@ -104,7 +104,7 @@ def deny(context: typer.Context, approval_id: ApprovalId, reason: Reason = "", a
 async def _decide_request(
     store: ToolKnowledgeStore, approval_id: str, allowed: bool, reason: str, edits: dict[str, Any]
 ) -> ApprovalRequest:
-    """Record a decision; `edits` are arguments that replace those of the request."""
+    """Record a decision; `edits` replace arguments of the request."""
     approvals = Approvals(store)
     request = await _find_request(approvals, approval_id)
     arguments = {**request.arguments, **edits} if edits else None
@@ -165,7 +165,7 @@ async def _decide(session: Session, name: str, arguments: dict[str, Any] | None,
 
 
 async def _find_request(approvals: Approvals, approval_id: str) -> ApprovalRequest:
-    """The request with this id, or the only one whose id begins so."""
+    """Find the request with this id, or the only request whose id begins so."""
     if len(approval_id) < MIN_ID_LENGTH:
         raise SetupError(
             f"Write at least {MIN_ID_LENGTH} characters of the id; `ferrule approvals list` shows the ids."

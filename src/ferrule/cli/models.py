@@ -128,7 +128,7 @@ def _read_key(provider: str) -> str:
 def choose_for_project(
     session: Session, environ: Mapping[str, str], servers: list[ServerState] | None = None
 ) -> ModelChoice:
-    """The model that answers in this project, and why. The settings of a folder that is not trusted do not count."""
+    """Choose the model that answers in this project. The settings of a folder that is not trusted do not count."""
     named = session.config().agent.model if session.is_trusted else None
     if named is not None:
         return ModelChoice(spec=named, reason="[agent] model in ferrule.toml names it")
@@ -136,7 +136,7 @@ def choose_for_project(
 
 
 def list_entries(environ: Mapping[str, str], servers: list[ServerState], default: str) -> list[ModelEntry]:
-    """Every model that can be used, and for each provider without one what it needs."""
+    """List every model that can be used, and what each provider without a model needs."""
     entries = [_keyed_entry(provider, environ) for provider in KEYED_PROVIDERS]
     for state in servers:
         prefix, where = state.server.prefix, f"{state.server.title} at {state.url}"
@@ -175,7 +175,7 @@ def _keyed_entry(provider: str, environ: Mapping[str, str]) -> ModelEntry:
 
 
 def explain_problem(spec: str, environ: Mapping[str, str]) -> str:
-    """Why a model that was chosen cannot answer; empty if nothing is known against it."""
+    """Explain why a chosen model cannot answer; empty if nothing is known against it."""
     try:
         provider, name = parse_model_spec(spec, environ)
     except SetupError as error:

@@ -170,7 +170,7 @@ def _read_document(
     exclude: list[str] | None,
     credential: list[str] | None,
 ) -> tuple[dict[str, Any], Tool]:
-    """An entry of ferrule.toml, and the tool it describes."""
+    """Make an entry of ferrule.toml, and read the tool that it describes."""
     values: dict[str, Any] = {
         "source": source,
         "name": name,
@@ -239,7 +239,7 @@ def _target_of(tool: Tool) -> OpenApiTarget:
 
 
 def _credential_variables(api: OpenApiTarget) -> dict[str, str]:
-    """The variables that any operation may need, and what is sent with them."""
+    """Return the variables that any operation may need, and what is sent with them."""
     return {
         credential.variable: f"{credential.location} {credential.name}"
         for operation in api.operations.values()
@@ -249,5 +249,5 @@ def _credential_variables(api: OpenApiTarget) -> dict[str, str]:
 
 
 def _describe_security(operation: Operation) -> str:
-    """`API_KEY or USER`; empty when a call needs nothing."""
+    """Write `API_KEY or USER`; empty when a call needs nothing."""
     return " or ".join(" and ".join(f"${c.variable}" for c in each) or "nothing" for each in operation.security)

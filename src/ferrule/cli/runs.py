@@ -156,7 +156,7 @@ class RunView:
 
 
 def _describe_arguments(arguments: dict[str, Any]) -> str:
-    """The value of a single argument, else `name=value, …`."""
+    """Write the value of a single argument, else `name=value, …`."""
     values = {name: single_line(as_text(value)) for name, value in arguments.items()}
     pairs = values.values() if len(values) == 1 else (f"{name}={value}" for name, value in values.items())
     return shorten(", ".join(pairs), MAX_ARGUMENT_LENGTH)
@@ -308,7 +308,7 @@ class PlanTree:
                     )
 
     def _is_worth_showing(self) -> bool:
-        """A single step shows nothing that the answer does not."""
+        """Return False for a single step, which shows nothing that the answer does not."""
         return self._plan is not None and len(self._plan.steps) > 1
 
     def _draw_tree(self) -> Any:

@@ -138,7 +138,7 @@ def _run_server(
 
 
 def _check_socket_folder(folder: str) -> None:
-    """Sockets have short paths, and not every file system has them."""
+    """End the command if the folder cannot contain sockets: their paths are short, and some file systems have none."""
     path = f"{folder}/{'0' * 10}.sock"
     try:
         with socket.socket(socket.AF_UNIX) as private_socket:
@@ -149,7 +149,7 @@ def _check_socket_folder(folder: str) -> None:
 
 
 def make_app() -> ASGIApp:
-    """The application of one worker process, which follows `ferrule.toml`."""
+    """Make the application of one worker process, which follows `ferrule.toml`."""
     from sse_starlette.sse import AppStatus
 
     from ferrule.server.app import create_worker_app
@@ -172,20 +172,20 @@ def make_app() -> ASGIApp:
 
 
 def _find_private_socket(options: dict[str, Any]) -> Path | None:
-    """Where the other workers reach this one; None for the only one."""
+    """Return where the other workers reach this one; None for the only worker."""
     folder: str | None = options["socket_folder"]
     return None if folder is None else Path(folder, f"{os.getpid()}.sock")
 
 
 def _make_session(options: dict[str, Any]) -> Session:
-    """The project of a worker; which of its servers may be started was decided when the command began."""
+    """Open the project in a worker. Which servers may be started was decided when the command began."""
     accepted = options["accepted_servers"]
     path = None if options["config"] is None else Path(options["config"])
     return Session(path, accepted_servers=None if accepted is None else frozenset(accepted))
 
 
 def _make_project_app(options: dict[str, Any]) -> ASGIApp:
-    """The application for the project as its files are now."""
+    """Make the application for the project as its files are now."""
     from ferrule.cli.ask import build_orchestrator, select_model
     from ferrule.core.model import Model
     from ferrule.core.permission import Principal
@@ -246,7 +246,7 @@ def _read_tenant_limits(section: ServerSection) -> dict[str, CallAllowance]:
 
 
 def require_server_extra() -> None:
-    """MissingExtra when the packages of the server are not installed."""
+    """Raise MissingExtra when the packages of the server are not installed."""
     try:
         import fastapi
         import uvicorn
@@ -272,7 +272,7 @@ def _check_certificate(certificate: Path | None, key: Path | None) -> None:
 
 
 def _check_port(host: str, port: int) -> None:
-    """SetupError if the server could not listen there, before it says that it does."""
+    """Raise SetupError if the server could not listen there, before it says that it does."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family) as probe:
@@ -293,7 +293,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _find_own_url(host: str, port: int) -> str | None:
-    """Where other machines reach a server that listens on this address; None where that cannot be known."""
+    """Find where other machines reach a server that listens on this address; None if that cannot be known."""
     if host in ("0.0.0.0", "::"):
         try:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -393,7 +393,7 @@ def revoke_token(context: typer.Context, name: Annotated[str, typer.Argument(hel
 
 
 def _describe_token_limits(token: AccessToken) -> tuple[str, str]:
-    """How many calls a minute, and at the same time."""
+    """Format how many calls are allowed a minute, and at the same time."""
     limits = (token.calls_per_minute, token.max_concurrent)
     minute, at_once = ("-" if limit is None else f"{limit:g}" for limit in limits)
     return minute, at_once
@@ -409,7 +409,7 @@ def _describe_token_state(token: AccessToken) -> str:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds, from `30m`, `12h` or `90d`."""
+    """Parse `30m`, `12h` or `90d` into seconds."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([mhd])", text.strip())
     if match is None:
         raise SetupError(f"A duration is written 30m, 12h or 90d, not {text!r}.")

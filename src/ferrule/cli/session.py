@@ -83,27 +83,27 @@ class Session:
 
     @cached_property
     def config_before_trust(self) -> FerruleConfig:
-        """The project's configuration, whether its folder is trusted or not: only for where its files are."""
+        """Return the configuration, whether the folder is trusted or not: only for where the files are."""
         return FerruleConfig.read(self._path) if self._path is not None else FerruleConfig.find(Path.cwd())
 
     @cached_property
     def _folder_trust(self) -> FolderTrust:
-        """What the user has decided about the folder. The user is asked at most once."""
+        """Return what the user has decided about the folder. The user is asked at most once."""
         config = self.config_before_trust
         return _decide_trust(config if config.path is not None else FerruleConfig.defaults_for_folder(Path.cwd()))
 
     @property
     def is_trusted(self) -> bool:
-        """Whether the project's files may be run: its file is named by `--config`, or its folder is trusted."""
+        """Return whether the project's files may be run: `--config` names the project, or its folder is trusted."""
         return self._path is not None or self.config_before_trust.path is None or self._folder_trust.is_trusted
 
     @property
     def accepted_servers(self) -> frozenset[str] | None:
-        """The digests of the servers of `mcp.json` that may be started; None for all."""
+        """Return the digests of the servers of `mcp.json` that may be started; None for all."""
         return self._accepted_servers if self._path is not None else self._folder_trust.servers
 
     def config(self) -> FerruleConfig:
-        """The project's configuration; outside a project, records go to the user's state folder."""
+        """Return the project's configuration. Outside a project, records go to the user's state folder."""
         config = self.config_before_trust
         if not self.is_trusted:
             raise untrusted_error(self._folder_trust.folder)
@@ -113,7 +113,7 @@ class Session:
         return _with_store(config)
 
     def tools_directory(self) -> Path | None:
-        """The folder of tools, if it may be loaded.
+        """Return the folder of tools, if it may be loaded.
 
         Loading runs its Python files, and without a ferrule.toml `./tools` may come from anywhere: then it is used
         only if an environment variable names it.
@@ -124,7 +124,7 @@ class Session:
         return config.root / config.engine_config.tools_directory
 
     def store(self) -> ToolKnowledgeStore:
-        """The store without the engine: reading records loads no tool."""
+        """Make the store without the engine: reading records loads no tool."""
         config = self.config()
         bare = dataclasses.replace(config, engine_config=without_tool_sources(config.engine_config))
         return bare.engine(defer_record_import=True).store
@@ -138,8 +138,9 @@ class Session:
         mcp_file: Path | None = None,
         is_long: bool = False,
     ) -> ToolEngine:
-        """The project's engine. Only a server needs to `watch` files; a command that runs long (`is_long`) writes its
-        records into the database while it runs.
+        """Make the project's engine. Only a server needs to `watch` files.
+
+        A command that runs long (`is_long`) writes its records into the database while it runs.
 
         With `tool_name`, only plugins that provide this tool are loaded at first. For `mcp_file` see `project`.
         """
@@ -149,7 +150,7 @@ class Session:
         return engine
 
     def project(self, *, watch: bool = False, mcp_file: Path | None = None) -> FerruleConfig:
-        """The configuration of the project's engine, with the files of tools and servers that may be used.
+        """Return the configuration of the engine, with the files of tools and servers that may be used.
 
         `mcp_file` is a file of MCP servers that the user names; by default the project's, or `mcp.json`
         in this folder.
@@ -175,7 +176,7 @@ class Session:
         return dataclasses.replace(config, engine_config=engine_config)
 
     def listing_engine(self) -> ToolEngine:
-        """The engine for a command that lists tools: of a folder that is not trusted, its YAML tools and no setting."""
+        """Make the engine for a command that lists tools: of an untrusted folder, YAML tools and no setting."""
         if self.is_trusted:
             return self.engine()
         folder = self._folder_trust.folder

@@ -311,7 +311,7 @@ def _parse_field(name: str, field: JsonSchema, line: str, choices: dict[str, Any
 
 
 def _field_choices(field: JsonSchema) -> dict[str, Any]:
-    """The values that may be chosen, by their labels."""
+    """Return the values that may be chosen, by their labels."""
     items = field.get("items")
     source = items if field.get("type") == "array" and isinstance(items, dict) else field
     options = [o for o in source.get("oneOf") or source.get("anyOf") or () if isinstance(o, dict) and "const" in o]

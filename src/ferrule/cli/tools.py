@@ -299,7 +299,7 @@ def _project_skill_folders(session: Session) -> list[Path]:
 
 
 def _find_skills(path: Path) -> list[Path]:
-    """The folders of skills under a folder, which may be one itself."""
+    """Find the folders of skills under a folder, which may be a skill itself."""
     return [folder for folder in skill_folders(path) if find_skill_file(folder) is not None]
 
 

@@ -93,7 +93,7 @@ class WorkChannel:
         self._post(WorkReport(self._number, value))
 
     async def request(self, value: Any) -> Any:
-        """The owner's reply; raises what the owner raised."""
+        """Wait for the owner's reply. Raises what the owner raised."""
         request, future = next(self._numbers), asyncio.get_running_loop().create_future()
         self._requests[request] = future
         self._post(OwnerRequest(self._number, request, value))
@@ -137,7 +137,7 @@ class WorkerActor:
         os.dup2(2, 1)  # what is printed here appears on the owner's standard error: its standard output may be read
 
     async def open(self, factory: bytes) -> tuple[str, str]:
-        """Make the service; the id of the node, and the version of Ferrule on it."""
+        """Make the service. Returns the id of the node, and the version of Ferrule there."""
         import pickle
 
         import ray
@@ -160,7 +160,7 @@ class WorkerActor:
                         self._running[number][1].resolve(message)
 
     async def receive(self, after: int) -> list[tuple[int, WorkerMessage]]:
-        """The messages after the one with this number, as soon as there is one; those before it have arrived."""
+        """Wait for messages after this number. Messages up to it have arrived and are dropped."""
         while self._messages and self._messages[0][0] <= after:
             self._messages.popleft()
         if not self._messages:

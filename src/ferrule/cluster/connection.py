@@ -21,7 +21,7 @@ _START_LOCK = threading.Lock()
 
 
 def import_ray() -> Any:
-    """Ray, which takes a second to import."""
+    """Import Ray, which takes a second."""
     # Ray sends statistics to its makers unless this is set before it is imported.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Otherwise Ray warns with each start that a future version will leave the variables of GPUs alone.
@@ -95,7 +95,7 @@ def disconnect() -> None:
 
 
 def actor_options(resources: Mapping[str, float]) -> dict[str, Any]:
-    """Ray's options for an amount of each resource: `cpu`, `gpu`, `memory` (bytes), or a name of the cluster's own."""
+    """Return Ray's options for amounts of `cpu`, `gpu`, `memory` (bytes), or resources that the cluster names."""
     named = {"cpu": "num_cpus", "gpu": "num_gpus", "memory": "memory"}
     options: dict[str, Any] = {"num_cpus": 0}
     own = {}
@@ -108,7 +108,7 @@ def actor_options(resources: Mapping[str, float]) -> dict[str, Any]:
 
 
 def explain_missing_resources(resources: Mapping[str, float]) -> str:
-    """A sentence about resources that no node of the cluster has now; empty if one has them all."""
+    """Explain which resources no node of the cluster has now; empty if a node has them all."""
     ray = import_ray()
     names = {"cpu": "CPU", "gpu": "GPU"}
     needed = {names.get(name.lower(), name): amount for name, amount in resources.items()}

@@ -40,9 +40,9 @@ class WorkerGroup:
         slots: int = 1,
         idle_time: float | None = None,
     ) -> None:
-        """Each worker reserves `resources` and does up to `slots` things at a time.
+        """Let each worker reserve `resources` and do up to `slots` things at a time.
 
-        One without work for `idle_time` seconds is ended, so that others can use what it has reserved.
+        A worker without work for `idle_time` seconds is ended, so that its resources can be used elsewhere.
         """
         self._factory, self._resources = factory, dict(resources)
         self._max_workers, self._slots, self._idle_time = max_workers, slots, idle_time
@@ -55,11 +55,11 @@ class WorkerGroup:
 
     @property
     def node_ids(self) -> list[str]:
-        """The node of each worker."""
+        """Return the node of each worker."""
         return [worker.node_id for worker in self._workers]
 
     async def run(self, payload: Any, *, on_report: OnReport | None = None, on_request: OnRequest | None = None) -> Any:
-        """The result of the work; see `RemoteWorker.run`."""
+        """Do work on a worker with a free slot; see `RemoteWorker.run`."""
         worker = await self._take_slot()
         try:
             return await worker.run(payload, on_report=on_report, on_request=on_request)

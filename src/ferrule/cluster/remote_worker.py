@@ -73,11 +73,11 @@ class RemoteWorker:
         self.loss = ""
         """Why it cannot be used any more."""
         self.load = 0
-        """The slots of it that are in use; kept by its group."""
+        """The slots in use; its group counts them."""
 
     @classmethod
     async def start(cls, factory: ServiceFactory, resources: Mapping[str, float]) -> RemoteWorker:
-        """Start a worker where the resources are; waits until there are. SetupError if the service cannot be made."""
+        """Start a worker, as soon as a node has the resources. Raises SetupError if the service cannot be made."""
         ray = import_ray()
         options = actor_options(resources)
         worker = cls(ray.remote(WorkerActor).options(max_restarts=0, max_task_retries=0, **options).remote())
@@ -110,7 +110,10 @@ class RemoteWorker:
             raise WorkerLost(_first_line(error), is_sent=False) from None
 
     async def run(self, payload: Any, *, on_report: OnReport | None = None, on_request: OnRequest | None = None) -> Any:
-        """The result of the work, or what it raised; WorkerLost. Cancelling this ends the work before it returns."""
+        """Do the work, and return its result. Cancelling ends the work before this returns.
+
+        Raises what the work raised, or WorkerLost.
+        """
         number, work = next(self._numbers), _WorkInProgress(on_report, on_request)
         if self.loss:
             raise WorkerLost(self.loss, is_sent=False)
@@ -134,7 +137,7 @@ class RemoteWorker:
         return end.value
 
     async def aclose(self) -> None:
-        """End it and what it does."""
+        """Stop the worker and cancel its work."""
         if not self.loss:
             try:
                 async with asyncio.timeout(CANCEL_TIMEOUT):
@@ -184,7 +187,7 @@ class RemoteWorker:
                     self._dispatch(message)
 
     async def _reach(self, call: Callable[[], Awaitable[Any]], received: list[Any] | None = None) -> bool:
-        """Call the actor until it answers; False when it is lost."""
+        """Call the actor until it answers. Returns False when the actor is lost."""
         from ray.exceptions import ActorUnavailableError, RayError
 
         while not self.loss:
@@ -240,6 +243,6 @@ class RemoteWorker:
 
 
 def _first_line(error: BaseException) -> str:
-    """Ray's messages are pages long."""
+    """Return the first line of an error, because Ray's messages are pages long."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

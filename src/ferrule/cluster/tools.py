@@ -1,7 +1,7 @@
 """Functions that run on nodes of the cluster, where the resources are that their tools declare.
 
 The pipeline stays here: permission, limits, records, retries and timeouts are the caller's. On the node an actor holds
-the resources and runs the function in a worker process of its own (`ferrule.process`), like a function of this
+the resources and runs the function in a separate worker process (`ferrule.process`), like a function of this
 machine: a timeout kills that process with everything it has started, and the actor stays for the next call.
 """
 
@@ -167,7 +167,7 @@ async def _call_nested(invocation: Invocation, encoded: bytes) -> bytes:
 
 
 def _decode(encoded: bytes) -> Any:
-    """What a node sends is read like what a worker process sends: as data, which cannot run code here."""
+    """Read what a node sends as data, which cannot run code here, like the messages of a worker process."""
     return decode_from_worker(memoryview(encoded)[HEADER_SIZE:])
 
 
@@ -241,7 +241,7 @@ async def _ask_caller(
 
 
 def _check_version(reference: FunctionReference) -> None:
-    """A node with another version of the module would do something else than the caller has approved."""
+    """Raise ExecutionFailed for another version of the module: it would do something else than was approved."""
     if not isinstance(reference, NameReference) or not reference.digest:
         return
     importlib.invalidate_caches()
@@ -250,6 +250,6 @@ def _check_version(reference: FunctionReference) -> None:
     except (ImportError, ValueError) as error:
         raise ExecutionFailed(f"{reference.module} is not there: {error_text(error)}") from None
     if spec is None or spec.origin is None:
-        raise ExecutionFailed(f"there is no module {reference.module!r}")
+        raise ExecutionFailed(f"the module {reference.module!r} is not installed")
     if file_digest(str(Path(spec.origin))) != reference.digest:
         raise ExecutionFailed(f"{spec.origin} is another version of {reference.module!r} than the caller's")

@@ -36,7 +36,7 @@ class CheckedRun:
 
 
 async def find_problem(check: Mapping[str, Any], run: CheckedRun) -> str | None:
-    """What is wrong with a run according to a check; None if nothing is."""
+    """Say what is wrong with a run according to a check; None if nothing is."""
     [(kind, expected)] = check.items()
     try:
         return await CHECKS[kind](expected, run)
@@ -62,14 +62,14 @@ async def _check_regex(expected: Any, run: CheckedRun) -> str | None:
 
 
 async def _check_json(expected: Any, run: CheckedRun) -> str | None:
-    """`{"path": "$.items[0].price", "equals": 3}`: a value inside an answer that is JSON."""
+    """Compare a value inside a JSON answer: `{"path": "$.items[0].price", "equals": 3}`."""
     text = run.answer.strip().removeprefix("```json").removeprefix("```").removesuffix("```")
     value = find_in_json(json.loads(text), str(expected["path"]))
     return None if value == expected["equals"] else f"{expected['path']} is {value!r}, not {expected['equals']!r}"
 
 
 def find_in_json(value: Any, path: str) -> Any:
-    """The value at a path such as `$.items[0].price`; LookupError if there is none."""
+    """Return the value at a path such as `$.items[0].price`. Raises LookupError if the path leads nowhere."""
     if not path.startswith("$"):
         raise SetupError(f"A JSON path starts with $, such as $.items[0].price; {path!r} does not.")
     for name, index in re.findall(r"\.([^.\[\]]+)|\[(-?\d+)\]", path):
@@ -81,7 +81,7 @@ def find_in_json(value: Any, path: str) -> Any:
 
 
 async def _check_python(expected: Any, run: CheckedRun) -> str | None:
-    """An expression; it may use `answer`, `trajectory`, `calls` and `environment`. Suites are trusted like code."""
+    """Evaluate an expression of `answer`, `trajectory`, `calls` and `environment`. Suites are trusted like code."""
     names = {
         "answer": run.answer,
         "trajectory": run.trajectory,
@@ -94,9 +94,9 @@ async def _check_python(expected: Any, run: CheckedRun) -> str | None:
 
 
 async def _check_state(expected: Any, run: CheckedRun) -> str | None:
-    """`{"tool": …, "action": …, "arguments": {…}, "equals": …}`: what a tool returns after the run.
+    """Compare what a tool returns after the run: `{"tool": …, "action": …, "arguments": {…}, "equals": …}`.
 
-    `environment` in place of all that: the environment checks its own final state.
+    With the text `environment`, the environment checks its own final state.
     """
     if expected == "environment":
         if run.environment is None:
@@ -113,7 +113,7 @@ async def _check_state(expected: Any, run: CheckedRun) -> str | None:
 
 
 async def _check_calls(expected: Any, run: CheckedRun) -> str | None:
-    """`{"tool": "calculator", "times": 1}`, or only the name of a tool that must have been called with success."""
+    """Count successful calls: `{"tool": "calculator", "times": 1}`, or a name for at least one call."""
     expected = expected if isinstance(expected, Mapping) else {"tool": expected}
     calls = [c for c in run.trajectory.get("calls", ()) if c["tool"] == expected["tool"] and c["status"] == "success"]
     if "times" in expected:

@@ -69,7 +69,7 @@ class Rate:
 
 
 def wilson_interval(passed: int, trials: int) -> tuple[float, float]:
-    """Between which rates the true one lies, with 95 % confidence; honest for few trials and for rates near 0 and 1."""
+    """Compute between which rates the true one lies, with 95 % confidence, also for few trials and extreme rates."""
     if not trials:
         return 0.0, 1.0
     share, z2 = passed / trials, Z_95**2
@@ -101,13 +101,13 @@ class EvaluationResult:
         return Rate.of(sum(trial.is_passed for trial in trials), len(trials))
 
     def reliable_share(self, configuration: str) -> float:
-        """The share of tasks that passed in every repetition (tau-bench's pass^k)."""
+        """Return the share of tasks that passed in every repetition (tau-bench's pass^k)."""
         tasks = dict.fromkeys(trial.task for trial in self.trials)
         passed = [all(trial.is_passed for trial in self.select(configuration, task)) for task in tasks]
         return sum(passed) / len(passed)
 
     def compare(self, first: str, second: str) -> tuple[int, int, float]:
-        """In how many trials only the second passed, only the first, and how likely that is by chance."""
+        """Count trials that only the second passed and only the first, and how likely that is by chance."""
         outcome = {(t.task, t.repetition): t.is_passed for t in self.select(first)}
         pairs = [(outcome[t.task, t.repetition], t.is_passed) for t in self.select(second)]
         gained, lost = sum(not a and b for a, b in pairs), sum(a and not b for a, b in pairs)
@@ -124,7 +124,7 @@ class EvaluationResult:
         }
 
     def to_junit(self) -> str:
-        """One `testsuite` per configuration, one `testcase` per trial."""
+        """Write one `testsuite` per configuration and one `testcase` per trial."""
         root = ElementTree.Element("testsuites", name=self.suite)
         for name in self.configurations:
             trials = self.select(name)
@@ -172,7 +172,7 @@ class Evaluator:
         self._prefix = f"eval-{uuid4().hex[:8]}"
 
     async def run(self, *, repetitions: int | None = None, only: Sequence[str] = ()) -> EvaluationResult:
-        """All trials; `only` selects configurations."""
+        """Run all trials; `only` selects configurations."""
         chosen = {n: c for n, c in self._suite.configurations.items() if not only or n in only}
         number = repetitions or self._suite.repetitions
         trials = await asyncio.gather(
@@ -236,6 +236,6 @@ class Evaluator:
 
 
 def _tools_of(environment: Environment) -> list[Callable[..., Any]]:
-    """The public methods of an environment."""
+    """Return the public methods of an environment."""
     names = [name for name in dir(environment) if not name.startswith("_") and name not in ("reset", "check_state")]
     return [method for name in names if callable(method := getattr(environment, name))]

@@ -19,7 +19,7 @@ class InventoryEnvironment:
         return None if self._stock == expected else f"the stock is {self._stock}, not {expected}"
 
     async def get_stock(self, product: str) -> int:
-        """How many pieces of a product are in stock."""
+        """Return how many pieces of a product are in stock."""
         return self._stock.get(product, 0)
 
     async def add_stock(self, product: str, amount: int) -> int:

@@ -19,14 +19,14 @@ from ferrule.evaluation.checks import CHECKS
 class Environment(Protocol):
     """A small world that a task is done in, with tools that change it and a check of its final state.
 
-    It is made anew for every repetition of every task. Public methods are its tools, except those named here.
+    It is made anew for every repetition of every task. Other public methods are its tools.
     """
 
     def reset(self, metadata: dict[str, Any], /) -> None:
         """Bring the world into the state in which the task begins."""
 
     def check_state(self, metadata: dict[str, Any], /) -> str | None:
-        """None if the final state is right; else what is wrong with it."""
+        """Return what is wrong with the final state; None if nothing is."""
 
 
 class _SuiteModel(BaseModel):
@@ -55,7 +55,7 @@ class SuiteTask(_SuiteModel):
 
 
 class SuiteConfiguration(_SuiteModel):
-    """What is evaluated: a model with instructions, tools and limits. Empty: those of the project."""
+    """What is evaluated: a model with instructions, tools and limits. Empty values: as in the project."""
 
     model: str | None = None
     instructions: str | None = None
@@ -73,7 +73,7 @@ class Suite(_SuiteModel):
     environment: str | None = None
     """`package.module:Class` of an `Environment`; relative modules are found beside the file."""
     judge: str | None = None
-    """The model that answers checks of the kind `judge`; by default that of the configuration."""
+    """The model that answers checks of the kind `judge`; by default the configuration's."""
     configurations: dict[str, SuiteConfiguration] = {"default": SuiteConfiguration()}
     tasks: tuple[SuiteTask, ...] = Field(min_length=1)
 
@@ -87,7 +87,7 @@ class Suite(_SuiteModel):
 
 
 def read_suite(name: str) -> tuple[Suite, Path | None]:
-    """A suite of a file, or one that comes with Ferrule by its name; with the folder of the file."""
+    """Read a suite from a file, or a suite that comes with Ferrule by its name. Returns also the file's folder."""
     path = Path(name)
     is_file = path.suffix in (".yaml", ".yml") or path.exists()
     if is_file:
@@ -110,13 +110,13 @@ def read_suite(name: str) -> tuple[Suite, Path | None]:
 
 
 def list_suites() -> list[str]:
-    """The suites that come with Ferrule."""
+    """List the suites that come with Ferrule."""
     folder = files("ferrule.evaluation") / "suites"
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
 def load_environment(location: str, folder: Path | None) -> type[Environment]:
-    """The class of an environment."""
+    """Import the class of an environment."""
     module_name, _, class_name = location.partition(":")
     if folder is not None and str(folder.resolve()) not in sys.path:
         sys.path.insert(0, str(folder.resolve()))

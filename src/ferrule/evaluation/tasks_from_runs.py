@@ -16,7 +16,7 @@ _CONTROL_TOOLS = frozenset({"finish_task", "ask_user", "get_conversation_history
 async def read_tasks_from_runs(
     store: ToolKnowledgeStore, *, states: frozenset[str] = frozenset({"finished"}), since: float = 0.0
 ) -> AsyncIterator[BatchTask]:
-    """The tasks of the runs in a store, the latest first; of equal questions only the latest."""
+    """Yield the tasks of the runs in a store, the latest first; of equal questions only the latest."""
     questions: set[str] = set()
     for stream, written_at in (await store.list_streams(RUN_PREFIX)).items():
         if written_at < since:
@@ -30,7 +30,7 @@ async def read_tasks_from_runs(
 
 
 def normalize_question(text: str) -> str:
-    """The same text for questions that differ only in case, spaces and the sign at the end."""
+    """Remove what may differ between equal questions: case, spaces and the sign at the end."""
     return re.sub(r"\s+", " ", text).strip().rstrip("?？.。!！ ").casefold()
 
 

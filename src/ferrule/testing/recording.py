@@ -66,7 +66,7 @@ class RecordedModel:
         return reply
 
     def take_recorded_reply(self, request: ModelRequest) -> ModelReply | None:
-        """The next reply to this request, if there is one."""
+        """Return the next recorded reply to this request, if any."""
         exchanges = self._remaining.get(_digest(_request_fields(request, self._redaction)))
         return _decode_reply(exchanges.pop(0).reply) if exchanges else None
 
@@ -111,7 +111,7 @@ class RecordingModel(ModelWrapper):
 
 
 def _request_fields(request: ModelRequest, redaction: Redaction) -> dict[str, Any]:
-    """The parts of a request that its reply depends on."""
+    """Return the parts of a request that its reply depends on."""
     return {
         "messages": redaction.redact(list(request.messages)),
         "tools": {str(schema.get("function", schema).get("name")): _digest(schema) for schema in request.tools},
@@ -153,7 +153,7 @@ def _read_recording(path: Path) -> list[RecordedExchange]:
 
 
 def _describe_difference(request: dict[str, Any], recorded: Sequence[dict[str, Any]]) -> str:
-    """The difference from the most similar recorded request, in a sentence or two."""
+    """Describe the difference from the most similar recorded request in a sentence or two."""
     if not recorded:
         return "It is empty."
     if request in recorded:
@@ -172,7 +172,7 @@ def _describe_difference(request: dict[str, Any], recorded: Sequence[dict[str, A
 
 
 def _similarity(request: dict[str, Any], other: dict[str, Any]) -> tuple[int, int, int]:
-    """By the messages that are equal from the start, then the length of the conversation, then the other fields."""
+    """Compare by equal messages from the start, then by length of the conversation, then by the other fields."""
     equal = _index_of_difference(request["messages"], other["messages"])
     rest = sum(request[name] == other.get(name) for name in request)
     return equal, -abs(len(request["messages"]) - len(other["messages"])), rest
@@ -209,7 +209,7 @@ def _tool_differences(tools: dict[str, str], others: dict[str, str]) -> list[str
 
 
 def _excerpt_at_difference(message: Any, other: Any) -> str:
-    """The message, from a little before the first difference."""
+    """Quote the message from a little before the first difference."""
     text, compared = as_text(message), as_text(other)
     start = max(0, next((i for i, (a, b) in enumerate(zip(text, compared, strict=False)) if a != b), 0) - 30)
     return _shorten_message(text[start:], "…" if start else "")

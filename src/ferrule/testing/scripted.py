@@ -109,7 +109,7 @@ def _with_id(call: ToolCall, id: str) -> ToolCall:
 
 
 def _prepare_turn(turn: Any) -> Any:
-    """A text or calls as a reply; replies, exceptions and functions unchanged."""
+    """Turn a text or calls into a reply. Replies, exceptions and functions stay as they are."""
     if isinstance(turn, str):
         return ModelReply(text=turn, usage=_USAGE_OF_ONE_REQUEST)
     if isinstance(turn, Mapping):
