@@ -37,13 +37,10 @@ def test_a_value_keeps_within_its_bounds():
         {"type": "string", "minLength": 20},
         {"type": "string", "maxLength": 2},
         {"type": "string", "pattern": "^[A-Z]{3}$"},
-        {"type": "array", "items": {"type": "integer"}, "minItems": 3, "uniqueItems": True},
-        {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 2, "uniqueItems": True},
         {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}], "minItems": 2},
         {"type": ["null", "integer"]},
         {"anyOf": [{"type": "null"}, {"type": "integer", "minimum": 4}]},
         {"allOf": [{"type": "integer"}, {"minimum": 4}]},
-        {"type": "object", "minProperties": 1, "additionalProperties": {"type": "integer"}},
         {"oneOf": [{"type": "object", "properties": {"kind": {"const": "a"}}, "required": ["kind"]}, {"type": "null"}]},
     ):
         assert jsonschema_rs.is_valid(schema, argument(**schema)), schema

@@ -8,9 +8,11 @@ that cannot be guessed), there is no example rather than a wrong one.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import Any
 
-from ferrule.core.json_schema import allowed_types, properties_of, resolve_schema
+from ferrule.catalog.model_schemas import merge_schemas
+from ferrule.core.json_schema import allowed_types, properties_of, read_list_keyword, required_names, resolve_schema
 from ferrule.core.patterns import lazy_pattern
 from ferrule.core.schema_limits import BoundedValidator
 from ferrule.core.spec import JsonSchema
@@ -18,6 +20,7 @@ from ferrule.errors import SpecError
 
 _MAX_DEPTH = 8
 _MAX_STEPS = 1_000
+"""Schemas that one example is made from: a few lines of references can expand to billions."""
 _MAX_TEXT_LENGTH = 200
 _BY_FORMAT = {
     "date": "2025-01-31",
@@ -65,98 +68,100 @@ _GUESSES = (
     "a-b",
     "A1",
 )
+"""Texts that are tried for a pattern."""
 
 
 class _NoExample(Exception):
     """No value could be generated."""
 
 
-class _RootSchema:
-    """The whole schema, and how many more steps may be spent on an example."""
+def generate_example(schema: JsonSchema) -> JsonSchema | None:
+    """Return arguments with the required parameters, or with the first one where none is required.
 
-    def __init__(self, schema: JsonSchema) -> None:
-        self.schema = schema
+    Returns None if no valid arguments could be generated.
+    """
+    try:
+        is_valid = BoundedValidator(schema).is_valid
+        example = _ExampleMaker(schema).make(schema, "")
+    except (ValueError, SpecError, ArithmeticError, _NoExample):  # ValueError: not a valid schema
+        return None
+    if example == {} and (properties := properties_of(resolve_schema(schema, schema))):
+        name, inner = next(iter(properties.items()))
+        with suppress(_NoExample):
+            first = {name: _ExampleMaker(schema).make(inner, name, 1)}
+            example = first if is_valid(first) else example
+    return example if is_valid(example) else None
+
+
+class _ExampleMaker:
+    """Makes one value for a schema."""
+
+    def __init__(self, root: JsonSchema) -> None:
+        self._root = root
         self._steps = _MAX_STEPS
 
-    def count_step(self) -> None:
-        # A few lines of references can expand to billions of schemas.
+    def make(self, schema: Any, name: str, depth: int = 0) -> Any:
+        self._count_step()
+        if schema is True:
+            return "example"
+        schema = self._merge_options(schema, depth)
+        if "const" in schema:
+            return schema["const"]
+        if schema.get("enum"):
+            return schema["enum"][0]
+        if schema.get("default") is not None and depth:
+            return schema["default"]
+        if examples := read_list_keyword("examples", schema):
+            return examples[0]
+        match _guess_type(schema):
+            case "object":
+                return self._make_object(schema, depth)
+            case "array":
+                return self._make_array(schema, name, depth)
+            case "integer" | "number":
+                return _make_number(schema)
+            case "boolean":
+                return True
+            case "null":
+                return None
+            case _:
+                return _make_string(schema, name)
+
+    def _merge_options(self, schema: Any, depth: int) -> JsonSchema:
+        """Return the schema with the parts of allOf and the first option of anyOf and oneOf merged into it."""
+        self._count_step()
+        if depth > _MAX_DEPTH or not isinstance(schema, dict):
+            raise _NoExample
+        schema = resolve_schema(schema, self._root)
+        parts = read_list_keyword("allOf", schema)
+        for keyword in ("anyOf", "oneOf"):
+            options = [resolve_schema(option, self._root) for option in read_list_keyword(keyword, schema)]
+            parts += [option for option in options if allowed_types(option) != ["null"]][:1] or options[:1]
+        merged = {keyword: value for keyword, value in schema.items() if keyword not in ("allOf", "anyOf", "oneOf")}
+        for part in parts:
+            merged = merge_schemas(self._merge_options(part, depth + 1), merged)
+        return merged
+
+    def _count_step(self) -> None:
         self._steps -= 1
         if self._steps < 0:
             raise _NoExample
 
+    def _make_object(self, schema: JsonSchema, depth: int) -> JsonSchema:
+        properties, others = properties_of(schema), schema.get("additionalProperties", True)
+        return {name: self.make(properties.get(name, others), name, depth + 1) for name in required_names(schema)}
 
-def generate_example(schema: JsonSchema) -> JsonSchema | None:
-    """Arguments with the required parameters (or, if there are none, the first one); None if that is impossible."""
-    try:
-        is_valid = BoundedValidator(schema).is_valid
-        required = _generate_value(schema, _RootSchema(schema), "", 0)
-    except (ValueError, SpecError, ArithmeticError, _NoExample):  # ValueError: not a valid schema
-        return None
-
-    if required == {} and (first := _generate_first_parameter(schema)) and is_valid(first):
-        return first
-    return required if is_valid(required) else None
-
-
-def _generate_first_parameter(schema: JsonSchema) -> JsonSchema:
-    for name, inner in properties_of(resolve_schema(schema, schema)).items():
+    def _make_array(self, schema: JsonSchema, name: str, depth: int) -> list[Any]:
+        items = schema.get("items", True)
+        if prefix := read_list_keyword("prefixItems", schema):
+            return [self.make(item, name, depth + 1) for item in prefix]
         try:
-            return {name: _generate_value(inner, _RootSchema(schema), name, 1)}
+            example = [self.make(items, name, depth + 1) for _ in range(int(schema.get("minItems", 1)) or 1)]
         except _NoExample:
-            break
-    return {}
-
-
-def _generate_value(schema: Any, root: _RootSchema, name: str, depth: int) -> Any:
-    root.count_step()
-    if schema is True:
-        return "example"
-    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
-        raise _NoExample
-    schema = _merge_first_option(resolve_schema(schema, root.schema), root, 0)
-    if "const" in schema:
-        return schema["const"]
-    if schema.get("enum"):
-        return schema["enum"][0]
-    if schema.get("default") is not None and depth:
-        return schema["default"]
-    if isinstance(schema.get("examples"), list) and schema["examples"]:
-        return schema["examples"][0]
-    match _guess_type(schema):
-        case "object":
-            return _generate_object(schema, root, depth)
-        case "array":
-            return _generate_array(schema, root, name, depth)
-        case "integer" | "number":
-            return _generate_number(schema)
-        case "boolean":
-            return True
-        case "null":
-            return None
-        case _:
-            return _generate_string(schema, name)
-
-
-def _merge_first_option(schema: JsonSchema, root: _RootSchema, depth: int) -> JsonSchema:
-    """Return the schema with the parts of allOf and the first option of anyOf and oneOf merged into it."""
-    root.count_step()
-    if depth > _MAX_DEPTH:
-        raise _NoExample
-    parts = list(schema.get("allOf") or ())
-    for keyword in ("anyOf", "oneOf"):
-        options = [resolve_schema(option, root.schema) for option in schema.get(keyword) or ()]
-        parts += [option for option in options if allowed_types(option) != ["null"]][:1] or options[:1]
-    merged = {keyword: value for keyword, value in schema.items() if keyword not in ("allOf", "anyOf", "oneOf")}
-    for part in parts:
-        inner = _merge_first_option(resolve_schema(part, root.schema), root, depth + 1)
-        properties = {**properties_of(merged), **properties_of(inner)}
-        required = [*(merged.get("required") or ()), *(inner.get("required") or ())]
-        merged = {**merged, **inner}
-        if properties:
-            merged["properties"] = properties
-        if required:
-            merged["required"] = list(dict.fromkeys(required))
-    return merged
+            if schema.get("minItems"):
+                raise
+            return []
+        return example[: schema.get("maxItems")]
 
 
 def _guess_type(schema: JsonSchema) -> str:
@@ -168,47 +173,7 @@ def _guess_type(schema: JsonSchema) -> str:
     return "array" if "items" in schema or "prefixItems" in schema else "string"
 
 
-def _generate_object(schema: JsonSchema, root: _RootSchema, depth: int) -> JsonSchema:
-    properties = properties_of(schema)
-    others = schema.get("additionalProperties", True)
-    example = {n: _generate_value(properties.get(n, others), root, n, depth + 1) for n in schema.get("required") or ()}
-    for name in properties:
-        if len(example) >= schema.get("minProperties", 0):
-            break
-        example.setdefault(name, _generate_value(properties[name], root, name, depth + 1))
-    if len(example) < schema.get("minProperties", 0):
-        example["name"] = _generate_value(others, root, "name", depth + 1)
-    return example
-
-
-def _generate_array(schema: JsonSchema, root: _RootSchema, name: str, depth: int) -> list[Any]:
-    items = schema.get("items", True)
-    prefix = schema.get("prefixItems") or (items if isinstance(items, list) else [])
-    example = [_generate_value(item, root, name, depth + 1) for item in prefix]
-    min_items = schema.get("minItems", 0)
-    if not example and depth < _MAX_DEPTH and schema.get("maxItems", 1) > 0:
-        min_items = max(min_items, 1)
-    while len(example) < min_items:
-        try:
-            example.append(_generate_value(items if not isinstance(items, list) else True, root, name, depth + 1))
-        except _NoExample:
-            if schema.get("minItems", 0) <= len(example):
-                return example
-            raise
-    return _make_unique(example, schema, root) if schema.get("uniqueItems") else example
-
-
-def _make_unique(example: list[Any], schema: JsonSchema, root: _RootSchema) -> list[Any]:
-    choices = resolve_schema(schema.get("items"), root.schema).get("enum") or ()
-    if choices:
-        return list(choices[: len(example)])
-    for position, item in enumerate(example[1:], 1):
-        if isinstance(item, (int, str)):
-            example[position] = item + position if isinstance(item, int) else f"{item}{position + 1}"
-    return example
-
-
-def _generate_number(schema: JsonSchema) -> int | float:
+def _make_number(schema: JsonSchema) -> int | float:
     import jsonschema_rs
 
     step = schema.get("multipleOf", 1)
@@ -225,22 +190,18 @@ def _generate_number(schema: JsonSchema) -> int | float:
     return int(example) if float(example).is_integer() else example
 
 
-def _generate_string(schema: JsonSchema, name: str) -> str:
+def _make_string(schema: JsonSchema, name: str) -> str:
     typical = _BY_FORMAT.get(str(schema.get("format")))
     if typical is None:
         typical = next((value for pattern, value in _BY_NAME if pattern.search(name.lower())), "example")
     if "pattern" in schema:
-        return _guess_matching_text(schema["pattern"], typical)
+        # Not with `re`: a pattern from outside can make it run without end.
+        matches = BoundedValidator({"pattern": schema["pattern"]}).is_valid
+        guess = next(filter(matches, (typical, *_GUESSES, *_BY_FORMAT.values())), None)
+        if guess is None:
+            raise _NoExample
+        return guess
     min_length, max_length = int(schema.get("minLength", 0)), int(schema.get("maxLength", _MAX_TEXT_LENGTH))
     if min_length > _MAX_TEXT_LENGTH:
         raise _NoExample
     return (typical + "x" * (min_length - len(typical)))[:max_length]
-
-
-def _guess_matching_text(pattern: str, typical: str) -> str:
-    # Not with `re`: a pattern from outside can make it run for ever.
-    matches = BoundedValidator({"pattern": pattern}).is_valid
-    for guess in (typical, *_GUESSES, *_BY_FORMAT.values()):
-        if matches(guess):
-            return guess
-    raise _NoExample

@@ -195,17 +195,17 @@ def _merge_parts(schema: Any, root: JsonSchema, depth: int, parts: Iterator[int]
     schema = resolve_schema(schema, root) if depth < _MAX_DEPTH and next(parts) < _MAX_PARTS else {}
     merged = {keyword: value for keyword, value in schema.items() if keyword not in ("allOf", *_ALTERNATIVE_KEYWORDS)}
     for part in read_list_keyword("allOf", schema):
-        merged = _merge_schemas(merged, _merge_parts(part, root, depth + 1, parts))
+        merged = merge_schemas(merged, _merge_parts(part, root, depth + 1, parts))
     for keyword in _ALTERNATIVE_KEYWORDS:
         options = [_merge_parts(option, root, depth + 1, parts) for option in read_list_keyword(keyword, schema)]
         if options:
             # What only some of the alternatives require is optional.
-            any_option = reduce(partial(_merge_schemas, all_required=False), options)
-            merged = _merge_schemas(merged, any_option)
+            any_option = reduce(partial(merge_schemas, all_required=False), options)
+            merged = merge_schemas(merged, any_option)
     return merged
 
 
-def _merge_schemas(first: JsonSchema, second: JsonSchema, *, all_required: bool = True) -> JsonSchema:
+def merge_schemas(first: JsonSchema, second: JsonSchema, *, all_required: bool = True) -> JsonSchema:
     """Merge two schemas of objects. `all_required`: what one of them requires is required, else only what both do."""
     both = {**second, **first, "properties": {**properties_of(second), **properties_of(first)}}
     in_first, in_second = required_names(first), required_names(second)
