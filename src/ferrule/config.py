@@ -196,7 +196,7 @@ class ServerSection(_Section):
         return url.rstrip("/")
 
     def virtual_server(self, name: str) -> VirtualServerSection:
-        """The selection of this name; SetupError when there is none."""
+        """Return the selection of this name. Raises SetupError for an unknown name."""
         if name not in self.virtual_servers:
             hint = did_you_mean(name, self.virtual_servers)
             raise SetupError(f"There is no virtual server {name!r}.{hint} Add it to [server.virtual_servers].")
@@ -233,7 +233,7 @@ class ClusterSection(_Section):
     """Further variables that workers get: those of Ferrule, and keys and addresses of models, they get anyway."""
 
     def runtime_env_under(self, root: Path) -> dict[str, Any]:
-        """The runtime environment, with paths that start at the root."""
+        """Return the runtime environment, with paths that start at the root."""
         env = dict(self.runtime_env)
         if "working_dir" in env and "://" not in str(env["working_dir"]):
             env["working_dir"] = str((root / str(env["working_dir"])).absolute())
@@ -292,11 +292,11 @@ class FerruleConfig:
     root: Path = field(default_factory=Path)
     """The folder of the file, where relative paths start."""
     path: Path | None = None
-    """The file it was read from; None where there is no project."""
+    """The file it was read from; None without a project."""
 
     @classmethod
     def read(cls, path: Path, environ: Mapping[str, str] = os.environ) -> FerruleConfig:
-        """The configuration in a file, which must exist."""
+        """Read the configuration in a file, which must exist."""
         try:
             text = path.read_text(encoding="utf-8")
             document = {"engine": {}, **tomllib.loads(text)}
@@ -312,7 +312,7 @@ class FerruleConfig:
 
     @classmethod
     def find(cls, directory: Path, environ: Mapping[str, str] = os.environ) -> FerruleConfig:
-        """The configuration of the project a folder belongs to; the defaults where there is none."""
+        """Read the configuration of the project that a folder belongs to; without one, return the defaults."""
         for folder in (directory, *directory.resolve().parents):
             path = folder / FILE_NAME
             if path.is_file() and _is_trusted_file(path):
@@ -321,11 +321,11 @@ class FerruleConfig:
 
     @classmethod
     def defaults_for_folder(cls, directory: Path) -> FerruleConfig:
-        """The configuration of a project in this folder whose `ferrule.toml` would be empty."""
+        """Return the configuration of a project in this folder whose `ferrule.toml` would be empty."""
         return cls._from_document({"engine": dict(PROJECT_DEFAULTS)}, {}, directory, SettingsOrigin(FILE_NAME))
 
     def for_untrusted_folder(self, environ: Mapping[str, str] = os.environ) -> FerruleConfig:
-        """The configuration for a folder that is not trusted: no setting of its file, and of its files only YAML."""
+        """Return the configuration for an untrusted folder, which ignores its `ferrule.toml` and all files but YAML."""
         config = self._from_document({}, environ, self.root, SettingsOrigin(FILE_NAME))
         directory = self.root / self.engine_config.tools_directory
         is_inside = directory.resolve().is_relative_to(self.root.resolve())
@@ -341,7 +341,7 @@ class FerruleConfig:
     def engine(
         self, *, defer_record_import: bool = False, on_elicit: OnElicit | None = None, tool_name: str | None = None
     ) -> ToolEngine:
-        """The engine it describes; see `ToolKnowledgeStore` for `defer_import`.
+        """Make the engine. `defer_record_import` is `defer_import` of `ToolKnowledgeStore`.
 
         With `tool_name`, only the plugins that provide this tool are loaded at first; the others when a tool is
         looked up that is not there.
@@ -375,12 +375,12 @@ class FerruleConfig:
 
     @property
     def store_file(self) -> Path | None:
-        """The file of a SQLite store; None for another one."""
+        """Return the file of a SQLite store; None for another one."""
         url = self.store.url
         return self.root / url.removeprefix("sqlite:///") if url is not None and url.startswith("sqlite:///") else None
 
     def tool_setup(self, engine: ToolEngine) -> PluginContext:
-        """What plugins can use to set up their tools."""
+        """Return what plugins use to set up their tools."""
         config = self.engine_config
         protected = [config.tools_directory, *config.skills_directories, *(entry.source for entry in config.openapi)]
         secret = [FILE_NAME, *([config.mcp_file] if config.mcp_file else ()), *engine.store.location.files]
@@ -401,7 +401,7 @@ class FerruleConfig:
 
     @property
     def price_list(self) -> PriceList:
-        """The prices; a model that they do not name costs what `[agent]` says, if it says anything."""
+        """Return the prices; a model without an entry costs what `[agent]` says."""
         into, out = self.agent.input_price, self.agent.output_price
         if into is None and out is None:
             return self.prices
@@ -416,7 +416,7 @@ class FerruleConfig:
 
     @property
     def engine_config_with_paths(self) -> ToolEngineConfig:
-        """`engine_config` with paths that start at the root."""
+        """Return `engine_config` with paths that start at the root."""
         config = self.engine_config
         return dataclasses.replace(
             config,
@@ -448,7 +448,7 @@ class FerruleConfig:
 
 
 def _is_trusted_file(path: Path) -> bool:
-    """Another user's file in a folder above must not decide what we run."""
+    """Refuse another user's file in a folder above: it must not decide what we run."""
     return not hasattr(os, "getuid") or path.stat().st_uid in (os.getuid(), 0)
 
 

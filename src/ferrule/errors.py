@@ -331,13 +331,13 @@ def iterate_causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def text_with_notes(error: BaseException) -> str:
-    """The message of an exception with its notes, for logs and for whoever runs a command."""
+    """Return the message of an exception with its notes, for logs and for users of a command."""
     notes = "; ".join(getattr(error, "__notes__", ()))
     return f"{error_text(error)} ({notes})" if notes else error_text(error)
 
 
 def error_text(error: BaseException) -> str:
-    """The message of an exception, even if its `__str__` fails; without lone surrogates, which UTF-8 cannot encode."""
+    """Return the message of an exception, even if its `__str__` fails, without lone surrogates."""
     try:
         return str(error).strip().encode("utf-8", "replace").decode()
     except KeyboardInterrupt:

@@ -55,7 +55,7 @@ class DescriptionEngine:
         return SEPARATOR.join(self.describe(spec, language=language) for spec in ordered)
 
     async def get_tool_usage_examples(self, tool_id: str) -> list[dict[str, Any]]:
-        """Example calls `{"tool_id": …, "action": …, "parameters": …}`, from its author or generated."""
+        """Return calls `{"tool_id": …, "action": …, "parameters": …}`, from the tool's author or generated."""
         return make_usage_examples(self.tool_registry.find_tool(tool_id).spec)
 
     def describe_within_budget(self, budget_tokens: int, core: Sequence[str] = (), query: str | None = None) -> str:
@@ -175,7 +175,7 @@ class _BudgetedDescription:
 
 
 def describe_in_full(spec: ToolSpec, texts: DescriptionTexts) -> str:
-    """Everything about a tool: what it is, its actions with parameters and examples, when to use it."""
+    """Describe a tool completely: what it is, its actions with parameters and examples, when to use it."""
     description = spec.description or _description_of_only_action(spec)
     tags = ", ".join(spec.tags) or texts.none
     lines = [
@@ -203,7 +203,7 @@ def describe_in_one_line(spec: ToolSpec, texts: DescriptionTexts) -> str:
 
 
 def make_usage_examples(spec: ToolSpec) -> list[dict[str, Any]]:
-    """Calls of a tool that would be valid."""
+    """Return calls of a tool that would be valid."""
     return [
         {"tool_id": spec.tool_id, "action": capability.name, "parameters": example}
         for capability in spec.capabilities

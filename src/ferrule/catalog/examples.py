@@ -2,7 +2,7 @@
 
 A value from the schema is used first: its constant, first choice, default or example. Otherwise a typical value for its
 type, format or name, within its bounds. The result is validated; if it does not match after all (because of a pattern
-that cannot be guessed), there is no example rather than a wrong one.
+that cannot be guessed), no example is better than a wrong one.
 """
 
 from __future__ import annotations

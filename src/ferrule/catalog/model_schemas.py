@@ -32,7 +32,7 @@ class NamedAction:
 
     @cached_property
     def openai_schema(self) -> dict[str, Any]:
-        """The action in the format of OpenAI's API and compatible ones. Callers share it and must not change it."""
+        """Return the format of OpenAI's API and compatible ones. Callers share it and must not change it."""
         function = {
             "name": self.name,
             "description": shorten(self.description, _MAX_OPENAI_DESCRIPTION),
@@ -42,7 +42,7 @@ class NamedAction:
 
     @cached_property
     def anthropic_schema(self) -> dict[str, Any]:
-        """The action in the format of Anthropic's API."""
+        """Return the format of Anthropic's API."""
         return {
             "name": self.name,
             "description": self.description,
@@ -51,7 +51,7 @@ class NamedAction:
 
     @cached_property
     def mcp_schema(self) -> dict[str, Any]:
-        """The action in the format of an MCP server's list."""
+        """Return the format of an MCP server's list."""
         schema: dict[str, Any] = {
             "name": self.name,
             "description": self.description,
@@ -67,7 +67,7 @@ class NamedAction:
 
     @cached_property
     def tokens(self) -> int:
-        """Roughly how many tokens its schema takes."""
+        """Estimate how many tokens the schema takes."""
         return estimate_schema_tokens(self.openai_schema)
 
 
@@ -80,7 +80,7 @@ def estimate_schema_tokens(schema: Mapping[str, Any]) -> int:
 
 
 def shorten_schema(schema: JsonSchema) -> JsonSchema:
-    """The parameters of an action as a model reads them in every request: simple, and nothing that tells it nothing.
+    """Return the parameters of an action as models read them in every request, without anything redundant.
 
     Without `null` as an alternative where it can omit the argument, empty defaults, `additionalProperties` without
     a schema, and titles that only repeat a name. The engine checks the arguments against the original.
@@ -131,7 +131,7 @@ def _without_null(schema: JsonSchema) -> JsonSchema:
 
 
 def _mcp_hints(effects: Effects) -> dict[str, bool]:
-    """Only what the tool promises: MCP clients assume the worst of everything else."""
+    """Return only what the tool promises: MCP clients assume the worst of everything else."""
     promises = {
         "readOnlyHint": effects.read_only,
         "destructiveHint": effects.destructive,

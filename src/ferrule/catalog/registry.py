@@ -46,7 +46,7 @@ class RegistrySnapshot:
 
     @cached_property
     def callable_tools(self) -> list[Tool]:
-        """The first candidate of each id that can be called, in the order of their names for models."""
+        """Return the first callable candidate of each id, in the order of their names for models."""
         return sorted(filter(None, map(self.get, self.by_id)), key=lambda tool: model_name(tool.id))
 
     def is_callable(self, tool: Tool) -> bool:
@@ -55,7 +55,7 @@ class RegistrySnapshot:
 
     @cached_property
     def unavailable(self) -> Mapping[Tool, tuple[str, ...]]:
-        """The enabled tools that cannot be called, each with its dependencies that cannot be called either.
+        """Return the enabled tools that cannot be called, each with its dependencies that cannot be called either.
 
         A tool that is not set up is included even if it has no dependencies.
         """
@@ -72,7 +72,7 @@ class RegistrySnapshot:
         return f"it needs {', and '.join(map(self._describe_chain, missing))}.{''.join(hints)}"
 
     def _describe_chain(self, tool_id: str) -> str:
-        """`'b', which needs 'c', which is disabled`."""
+        """Return `'b', which needs 'c', which is disabled`."""
         chain, visited = repr(tool_id), {tool_id}
         while (tool := next((t for t in self.by_id.get(tool_id, ()) if t in self.unavailable), None)) is not None:
             if tool.needs:
@@ -97,7 +97,7 @@ class RegistrySnapshot:
         return frozenset(tool.id for tool in self if ACTION_SEPARATOR in tool.id and len(tool.spec.capabilities) == 1)
 
     def may_contain(self, name: str) -> bool:
-        """Whether `find` may succeed. Cheaper than its error, which compares the name with those of all tools."""
+        """Return whether `find` may succeed. The error of `find` costs more: it compares the name with all tools."""
         return name in self.by_id or name in self._by_model_name or name in self._by_name or ACTION_SEPARATOR in name
 
     def find_tool(self, name: str) -> Tool:
@@ -277,7 +277,7 @@ class ToolRegistry:
         return self.snapshot().select(lambda tool: tool.spec.name == name)
 
     def by_tag(self, *tags: str) -> list[Tool]:
-        """Tools that have any of the tags; case does not matter."""
+        """Return the tools that have any of the tags; case does not matter."""
         folded = {tag.casefold() for tag in tags}
         return self.snapshot().select(lambda tool: any(tag.casefold() in folded for tag in tool.spec.tags))
 

@@ -30,7 +30,7 @@ class TagTable:
     """A word or phrase and its tags; a phrase without tags prevents a shorter word in it from counting."""
 
     def with_words(self, words: Mapping[str, Sequence[str]]) -> TagTable:
-        """This table with more words; the tags of a known word are replaced."""
+        """Return this table with more words; the tags of a known word are replaced."""
         return TagTable(words={**self.words, **words})
 
     def tags_in(self, texts: Iterable[str]) -> list[str]:
@@ -44,7 +44,7 @@ class TagTable:
 
     @cached_property
     def _by_form(self) -> dict[_TextForm, tuple[re.Pattern[str], dict[str, Sequence[str]]]]:
-        """A pattern for the words of each form of a text, longest first, and their tags."""
+        """Return a pattern for the words of each form of a text, longest first, and their tags."""
         by_form: dict[_TextForm, dict[str, Sequence[str]]] = {_to_cjk_form: {}, _to_terms_form: {}}
         for word, tags in self.words.items():
             form = _to_cjk_form if any(map(begins_with_cjk, _to_cjk_form(word))) else _to_terms_form

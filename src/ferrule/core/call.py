@@ -232,7 +232,7 @@ class ToolExecutionResult:
 
     @property
     def tool_call_id(self) -> str | None:
-        """The model's own id for the call, if the caller passed it in the context."""
+        """Return the model's own id for the call, if the caller passed it in the context."""
         return self.metadata.get("tool_call_id")
 
     @property
@@ -245,13 +245,13 @@ class ToolExecutionResult:
 
     @property
     def system(self) -> str | None:
-        """The signal of a tool that controls the run: `FINISH_TASK` or `ASK_USER`."""
+        """Return the signal of a tool that controls the run: `FINISH_TASK` or `ASK_USER`."""
         signal = self.output.get("system")
         return signal if isinstance(signal, str) else None
 
     @property
     def text(self) -> str:
-        """The result, or the error, as a model should read it."""
+        """Return the result, or the error, as a model should read it."""
         if not self.is_success:
             return self.error or self.error_type or "failed"
         if set(self.output) == {"result"} or self.output.get("truncated"):
@@ -259,7 +259,7 @@ class ToolExecutionResult:
         return as_text(self.output)
 
     def may_have_taken_effect(self, *effects: Effects) -> bool:
-        """Whether this failed call may still have had a side effect, so that nothing else may be tried in its place.
+        """Return whether this failed call may have had a side effect, so that nothing else may be tried in its place.
 
         `effects` are those of all tools that may have been called for it. A call that was stopped counts too: what it
         did until then is not known.
@@ -269,7 +269,7 @@ class ToolExecutionResult:
         return self.metadata.get("outcome") == "unknown" or self.error_type in (TIMEOUT, CANCELLED)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values, for files, pipes and pages."""
+        """Return plain JSON values, for files, pipes and pages."""
         return {
             "is_success": self.is_success,
             "tool_name": self.tool_name,

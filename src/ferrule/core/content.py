@@ -89,7 +89,7 @@ class Output:
 
     @classmethod
     def of(cls, value: Any) -> Output:
-        """Any value a tool returned. Values JSON cannot represent are converted, not refused."""
+        """Convert any value that a tool returned. Values that JSON cannot represent are converted, not refused."""
         if type(value) is str:
             return cls({"result": replace_surrogates(value)})
         if type(value) in SCALAR_TYPES:

@@ -122,7 +122,7 @@ def follow_reference(schema: JsonSchema, root: JsonSchema) -> JsonSchema:
 
 
 def is_whole_schema(parameters: Mapping[str, Any]) -> bool:
-    """Whether parameters are a whole JSON Schema; else they are a map of names, whose values are all mappings."""
+    """Return whether parameters are a whole JSON Schema; else they map names to mappings."""
     if isinstance(parameters.get("type"), (str, list)):
         return True
     if any(isinstance(parameters.get(key), str) for key in ("$ref", "$schema")):

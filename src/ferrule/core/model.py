@@ -69,7 +69,7 @@ class Model(Protocol):
 
 
 def can_end_reply(model: Model) -> bool:
-    """Whether a model stops when the sink of its text raises `EndReply`; such a model has `can_end_reply = True`."""
+    """Return whether a model stops when its text sink raises `EndReply`; such a model has `can_end_reply = True`."""
     return bool(getattr(model, "can_end_reply", False))
 
 

@@ -48,7 +48,7 @@ def decode_model_name(encoded: str) -> str:
 
 
 def model_name(tool_id: str, action: str | None = None) -> str:
-    """`tool_id`, or `tool_id__action` for a tool with several actions.
+    """Return `tool_id`, or `tool_id__action` for a tool with several actions.
 
     No two actions have the same name: the first two underscores end the name of the tool, and those inside of it are
     encoded. An action and a tool may still have the same name; then it means the tool.
@@ -76,7 +76,7 @@ def similar_names(name: str, known_names: Iterable[str], *, limit: int = 3) -> l
 
 
 def did_you_mean(name: str, known_names: Iterable[str]) -> str:
-    """` Did you mean 'x' or 'y'?`, with the leading space; empty when no known name is similar."""
+    """Return ` Did you mean 'x' or 'y'?` with the leading space, or nothing if all known names differ too much."""
     similar = similar_names(name, known_names)
     return f" Did you mean {' or '.join(map(repr, similar))}?" if similar else ""
 

@@ -25,6 +25,9 @@ class LazyPattern:
 
 
 def lazy_pattern(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
-    """`re.compile` for patterns of modules. A program uses few of the hundreds that it imports, and compiling them all
-    took a third of the time that `ferrule call` needs."""
+    """Return a pattern that is compiled when it is first used.
+
+    A program uses few of the hundreds that it imports, and compiling them all took a third of the time of
+    `ferrule call`.
+    """
     return cast("re.Pattern[AnyStr]", LazyPattern(pattern, flags))

@@ -69,12 +69,12 @@ class Principal:
 
     @property
     def label(self) -> str:
-        """The name in messages and records: `agent:research`."""
+        """Return the name in messages and records: `agent:research`."""
         return f"{self.kind}:{self.name}"
 
     @property
     def identity(self) -> str:
-        """The label, with a digest where roles or restrictions tell two principals of one name apart."""
+        """Return the label, with a digest where roles or restrictions tell two principals of one name apart."""
         limits = (sorted(self.roles), self.max_effect, [sorted(names) for names in self._tool_sets()])
         if limits == ([], "destructive", []):
             return self.label
@@ -93,7 +93,7 @@ class Principal:
         return tool.id in self.own_tools and tool.source == "builtin"
 
     def nested_in(self, outer: Principal) -> Principal:
-        """The outer principal with the restrictions of this one added: nothing that a call starts may do more."""
+        """Return the outer principal with these restrictions added: nothing that a call starts may do more."""
         tier = min(self.max_effect, outer.max_effect, key=EFFECT_TIERS.index)
         sets = tuple(dict.fromkeys((*outer._tool_sets(), *self._tool_sets())))
         own_tools = outer.own_tools | self.own_tools

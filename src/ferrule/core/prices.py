@@ -56,7 +56,7 @@ class PriceList:
                 raise SetupError(f"The price of the tool {name!r} must be 0 or more, not {price!r}.")
 
     def find_model_price(self, *names: str) -> ModelPrice | None:
-        """The price of a model with these names, or what follows the provider in them; None where nothing says it."""
+        """Return the price of a model with these names, or with their part after the provider; else None."""
         names = (*names, *(name.partition(":")[2] for name in names if ":" in name))
         price = next((price for name in names if (price := _look_up(self.models, name)) is not None), None)
         if price is None and any(fnmatchcase(name, pattern) for name in names for pattern in FREE_MODELS):

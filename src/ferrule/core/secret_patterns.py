@@ -117,7 +117,7 @@ class SecretNames:
 
     def _is_secret(self, name: str) -> bool:
         words = [word.lower() for word in _WORD.findall(name[:MAX_NAME_LENGTH])]
-        # In `pass_rate` and `pass_through`, `pass` is no password; only at the end of a name it is.
+        # In `pass_rate` and `pass_through`, `pass` means no password; at the end of a name it does.
         if not self._short.isdisjoint(set(words) - {"pass"} | set(words[-1:])):
             return True
         if self._long.search(name) is None:  # `pattern` must match whatever is secret
@@ -175,7 +175,7 @@ _PLACEHOLDERS = frozenset(
     ("none", "null", "nil", "undefined", "true", "false")
     + ("str", "string", "bytes", "int", "integer", "number", "bool", "boolean", "any", "object")
 )
-"""Values that are no secrets where they are not quoted: null, booleans and names of types."""
+"""Values that are harmless where they are not quoted: null, booleans and names of types."""
 
 _SCHEME = lazy_pattern(r"\b((?:basic\s{1,8})?bearer|basic)(\s{1,8})([^\s\"'<>,;]{1,8192})", re.IGNORECASE)
 _USER_INFO = lazy_pattern(r"://([^\s/?#\"'<>]{1,1024})@")
@@ -277,20 +277,20 @@ class PlainTextRedaction:
 
 
 def _is_placeholder(name: str, value: str) -> bool:
-    """`password=None`, `password: str`, `tokens: 12`."""
+    """Return whether a value is a placeholder: `password=None`, `password: str`, `tokens: 12`."""
     word = value.strip("\\\"',;|()[]{} \t\r\n").lower()
     is_quoted = value.lstrip("\\")[:1] in ("'", '"')
     return not word or (not is_quoted and (word in _PLACEHOLDERS or ("tokens" in name.lower() and word.isdecimal())))
 
 
 def _is_verb_pass(named: re.Match[str]) -> bool:
-    """Distinguishes `all tests pass: 12` from `pass: hunter2`."""
+    """Tell `all tests pass: 12` from `pass: hunter2`."""
     before = named.string[max(0, named.start() - 4) : named.start()].rstrip(" \t")
     return named["name"].lower() == "pass" and before[-1:].isalnum()
 
 
 def _is_basic_credentials(credentials: str) -> bool:
-    """Distinguishes `Basic dXNlcjpwYXNz` from `Basic usage`."""
+    """Tell `Basic dXNlcjpwYXNz` from `Basic usage`."""
     if not credentials.isalpha() or not (credentials.islower() or credentials.istitle() or credentials.isupper()):
         return True
     try:

@@ -53,7 +53,7 @@ class Secrets:
 
     @classmethod
     def from_template(cls, template: Any, environ: Mapping[str, str]) -> Secrets:
-        """The values of `${VAR}` in a template. Variables that every program gets (`HOME`, `LANG`) are no secrets."""
+        """Return the values of `${VAR}` in a template, without variables that every program gets (`HOME`, `LANG`)."""
         names = {name for text in find_strings(template) for name in find_variables(text)}
         return cls(select_likely(environ.get(name, "") for name in names if not is_common_variable(name)))
 
@@ -182,7 +182,7 @@ class Redaction:
         """Whether this JSON or text may contain a secret; False is certain."""
 
     def find_secrets(self, params: Mapping[str, Any], declared: frozenset[str]) -> tuple[str, ...]:
-        """Texts that must not appear anywhere in the record, longest first. `declared`: a tool's secret parameters."""
+        """Return texts to hide in the whole record, longest first. `declared`: a tool's secret parameters."""
         walk = _Walk(self, (), reads_texts=False)
         walk.visit({name: value for name, value in params.items() if name not in declared}, MAX_VALUE_DEPTH)
         texts: set[str] = set()
@@ -316,7 +316,7 @@ class _Walk:
 
 
 def select_likely(values: Iterable[str]) -> Iterator[str]:
-    """Values that are probably secret: not those that occur anywhere.
+    """Yield values that are probably secret and occur nowhere else.
 
     These are short values, and plain addresses: the response of a server is full of links to itself.
     """

@@ -57,7 +57,7 @@ class SettingsOrigin:
         return SettingsOrigin(self.name, lines or {name: self.lines[name]} if name in self.lines else lines)
 
     def at(self, path: str) -> str:
-        """`ferrule.toml:12`: the line of the key or, if it has none, of the section around it."""
+        """Return `ferrule.toml:12`: the line of the key or, without one, of the section around it."""
         while path and path not in self.lines:
             path = path.rpartition(".")[0]
         return f"{self.name}:{self.lines[path]}" if path else self.name
@@ -96,7 +96,7 @@ def _has_only_defaults(config_type: Any) -> bool:
 
 
 def _read_value(hint: Any, name: str, value: Any, origin: SettingsOrigin) -> Any:
-    """One value. Sections inside a section are read on their own, so that messages name them."""
+    """Read one value. Sections inside a section are read on their own, so that messages name them."""
     if _is_section_type(hint):
         return read_section(hint, name, value, origin)
     if (
@@ -148,7 +148,7 @@ def _first_path(error: ValidationError, name: str) -> str:
 
 
 def _describe_first_problem(error: ValidationError, name: str, *, with_path: bool = True) -> str:
-    """Only the wrong value is shown: there may be a secret beside it."""
+    """Describe the wrong value only: a secret may be beside it."""
     problem = error.errors()[0]
     path = _first_path(error, name) if with_path else name
     if problem["type"] in ("missing", "missing_argument"):
@@ -171,7 +171,7 @@ def _get_field_types(config_type: Any) -> dict[str, Any]:
 
 
 def _read_environment_variables(hints: Mapping[str, Any], section: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """`FERRULE_<SECTION>_<KEY>` for every key whose value fits one variable."""
+    """Find `FERRULE_<SECTION>_<KEY>` for every key whose value fits one variable."""
     names = {key: f"FERRULE_{section}_{key}".upper() for key, hint in hints.items() if _is_scalar_hint(hint)}
     return {key: environ[name] for key, name in names.items() if name in environ}
 

@@ -183,12 +183,12 @@ class ToolCapability:
 
     @property
     def is_withheld(self) -> bool:
-        """Whether nobody gets it: it has changed, and there is nothing accepted to show instead."""
+        """Return whether the action has changed, and nothing accepted can be shown instead."""
         return bool(self.changes) and self.listed is None
 
     @cached_property
     def schema(self) -> JsonSchema:
-        """The parameters as one JSON Schema of type object."""
+        """Return the parameters as one JSON Schema of type object."""
         return self.parameters if is_whole_schema(self.parameters) else parameters_to_schema(self.parameters)
 
     @property
@@ -201,12 +201,12 @@ class ToolCapability:
 
     @cached_property
     def has_header_parameters(self) -> bool:
-        """Whether MCP clients repeat some of its arguments in headers of HTTP."""
+        """Return whether MCP clients repeat some of its arguments in headers of HTTP."""
         return "x-mcp-header" in str(self.schema_or_empty)
 
     @cached_property
     def secret_names(self) -> frozenset[str]:
-        """Parameters that are never recorded: those with anything `writeOnly` in them."""
+        """Return the parameters that are never recorded, because anything in them is `writeOnly`."""
         return secret_properties(self.schema)
 
 
@@ -268,7 +268,7 @@ class ToolSpec:
 
     @property
     def parameters(self) -> list[ToolParameter]:
-        """The parameters of a tool with one action."""
+        """Return the parameters of a tool with one action."""
         return parse_parameters(self.capabilities[0].schema) if len(self.capabilities) == 1 else []
 
     def capability(self, action: str | None = None) -> ToolCapability | None:
@@ -308,7 +308,7 @@ class ToolSpec:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes when anything a caller could notice changes; stored with every record."""
+        """Return a digest that changes when anything a caller could notice changes; stored with every record."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_IN_FINGERPRINT}
         # Field by field: a capability's cached schema is not a field, but orjson would write it once it was computed.
         values["capabilities"] = [
@@ -406,7 +406,7 @@ class Tool:
 
     @property
     def fingerprint(self) -> str:
-        """Changes when anything a caller could notice changes, or the code that runs; an approval is for one."""
+        """Return a digest like the spec's that also changes with the code that runs; an approval is for one."""
         code = getattr(self.target, "code_digest", "")
         return sha256(f"{self.source} {self.handler} {self.spec.fingerprint} {code}".encode()).hexdigest()[:16]
 
@@ -416,7 +416,7 @@ class Tool:
 
 
 def listing_order(tool: Tool) -> tuple[int, int, str]:
-    """The key by which lists of tools for people are sorted: the user's own tools come before the bundled ones."""
+    """Return the key that sorts lists of tools for people: the user's own tools come before the bundled ones."""
     return -tool.spec.priority, tool.priority, tool.id
 
 

@@ -26,7 +26,7 @@ _TEMPLATE = lazy_pattern(f"{_VARIABLE}|{_LITERAL}|{_PLACEHOLDER}")
 
 
 def expand_variables(text: str, environ: Mapping[str, str]) -> str:
-    """The text with `${VAR}` and `${VAR:-default}` replaced; as in a shell, an empty variable gives the default."""
+    """Replace `${VAR}` and `${VAR:-default}`; as in a shell, an empty variable gives the default."""
     return _VARIABLES.sub(lambda match: _variable_value(match, environ), text)
 
 

@@ -16,7 +16,7 @@ _FORM = "application/x-www-form-urlencoded"
 _TEXT_TYPES = lazy_pattern(r"text/|application/(?:.*\+)?(?:json|xml|javascript|x-www-form-urlencoded|yaml|x-ndjson)\b")
 _CHARSET = lazy_pattern(r"""charset\s*=\s*["']?([^\s"';]+)""", re.I)
 _CHARSET_IN_TEXT = lazy_pattern(rb"""(?:charset|encoding)\s*=\s*["']?([A-Za-z0-9_-]+)""")
-# Codecs of Python that are no character sets; some take quadratic time.
+# Codecs of Python that do not encode text; some take quadratic time.
 _NO_CHARSETS = frozenset({"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined", "utf-7"})
 
 
@@ -50,7 +50,7 @@ def _is_json_body(body: Any) -> bool:
 
 
 def read_body(response: HttpResponse) -> Any:
-    """JSON values, text, or a `Content` for what is neither; None for an empty body."""
+    """Return a JSON value, text, or a `Content` for anything else; None for an empty body."""
     if not response.content:
         return None
     media_type, charset = _parse_content_type(response.headers.get("content-type", ""))
@@ -84,7 +84,7 @@ def _binary_to_content(response: HttpResponse, media_type: str) -> Content:
 
 
 def _decode_text(content: bytes, charset: str) -> str | None:
-    """The text, or None when the bytes are no text. Without a charset it is UTF-8, or what the text itself declares."""
+    """Decode UTF-8, or what the text itself declares; return None for other bytes."""
     if charset and _is_text_charset(charset):
         return content.decode(charset, "replace")
     try:

@@ -201,7 +201,7 @@ def _mark_outcome_unknown(failure: CallError, may_have_taken_effect: bool) -> Ca
 
 
 def error_from_httpx(error: Exception, what: str) -> CallError:
-    """Ferrule's error for an exception of httpx."""
+    """Return Ferrule's error for an exception of httpx."""
     error_class, message = next(FAILURES[cls.__name__] for cls in type(error).__mro__ if cls.__name__ in FAILURES)
     if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in iterate_causes(error)):
         error_class, message = ExecutionFailed, "the server's certificate cannot be trusted"

@@ -52,7 +52,7 @@ class Resolver(Protocol):
 
 
 async def system_resolver(host: str, port: int, /) -> list[str]:
-    """Resolves names as this machine does, with its hosts file and its DNS servers."""
+    """Resolve a name as this machine does, with its hosts file and its DNS servers."""
     loop = asyncio.get_running_loop()
     addresses: asyncio.Future[list[str]] = loop.create_future()
     await _lookups.acquire()
@@ -252,7 +252,7 @@ def is_base_address(text: str) -> bool:
 
 
 def origin_of(address: str) -> str | None:
-    """Scheme, host and port of a URL or a host name, normalized; None for anything else.
+    """Return scheme, host and port of a URL or a host name, normalized; None for anything else.
 
     Parsed by httpx, like the requests themselves.
     """

@@ -52,7 +52,7 @@ async def send_with_retries(
 
 
 def request_timeout(context: ToolExecutionContext, configured: float | None) -> float | None:
-    """Seconds a request may take: those configured for the tool, or fewer if the caller allows fewer."""
+    """Return the seconds a request may take: those of the tool, or fewer if the caller allows fewer."""
     if isinstance(context.timeout, DefaultTimeout):
         return configured
     return context.timeout if configured is None else min(configured, context.timeout)
@@ -75,7 +75,7 @@ def parse_retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def convert_host_fault(fault: TransportFault) -> Retry | Transient:
-    """The error of a tool that reaches many hosts: one unreachable host must not open the tool's circuit breaker."""
+    """Return an error that leaves the tool's circuit closed: the tool reaches other hosts too."""
     outcome = {"outcome": fault.details["outcome"]} if "outcome" in fault.details else {}
     return Retry(str(fault)) if fault.details.get("unknown_host") else Transient(str(fault), **outcome)
 

@@ -30,7 +30,7 @@ _HAS_ARGUMENTS = lazy_pattern(rf"""["'](?:{"|".join(_ARGUMENTS_KEYS)})["']\s*:""
 
 
 def read_json_segment(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
-    """Calls in the JSON value that starts at `at`."""
+    """Read the calls in the JSON value that starts at `at`."""
     reader = LiteralReader(text)
     try:
         value, end = reader.read_value(at)
@@ -46,7 +46,7 @@ def read_json_segment(text: SourceText, at: int, tools: KnownTools) -> MarkedSeg
 
 
 def read_json_calls(text: SourceText, at: int, stop: int, tools: KnownTools, *, is_certain: bool) -> CallsAndEnd | None:
-    """Calls in the JSON values from `at` on, one after the other, and where they end; None if they are not all calls.
+    """Read the calls in successive JSON values, and return where they end; None if any value is something else.
 
     `is_certain`: the format around them is used for calls only.
     """
@@ -68,7 +68,7 @@ def read_json_calls(text: SourceText, at: int, stop: int, tools: KnownTools, *, 
 
 
 def invalid_json_call(source: str, reason: str, tools: KnownTools) -> ToolCall | None:
-    """The call with an error for JSON that is invalid but names a tool."""
+    """Return the call with an error for JSON that is invalid but names a tool."""
     named = _TOOL_NAME.search(source)
     if named is None:
         return None
@@ -78,14 +78,14 @@ def invalid_json_call(source: str, reason: str, tools: KnownTools) -> ToolCall |
 def extract_calls(
     value: Any, tools: KnownTools, unclosed: Sequence[Any], raw: str, *, is_certain: bool
 ) -> list[ToolCall]:
-    """The calls in a JSON value; none if any part of it is something else."""
+    """Return the calls in a JSON value; nothing if any part of it is something else."""
     converter = _CallConverter(tools=tools, unclosed=unclosed, raw=raw, is_certain=is_certain)
     calls = [list(converter.convert(part)) for part in _iter_call_parts(value)]
     return [call for part_calls in calls for call in part_calls] if all(calls) else []
 
 
 def _report_invalid_object(text: SourceText, at: int, failure: LiteralError, tools: KnownTools) -> MarkedSegment | None:
-    """Invalid JSON is reported if it is clearly a call: it names a known tool and has arguments."""
+    """Report invalid JSON that is clearly a call: it names a known tool and has arguments."""
     source = text.excerpt(at, max(failure.at, at + 1))
     named = _TOOL_NAME.search(source)
     tool = tools.find(named.group(1)) if named else None
@@ -102,7 +102,7 @@ def end_of_invalid_json(text: SourceText, at: int) -> int:
 
 
 def _iter_call_parts(value: Any, depth: int = 0) -> Iterator[Any]:
-    """The single calls in lists and in the wrappers of APIs; a name and its arguments may be a list, too."""
+    """Yield the single calls in lists and in the wrappers of APIs; a name and its arguments may be a list, too."""
     if isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], dict):
         yield {"name": value[0], "arguments": value[1]}
         return
@@ -153,7 +153,7 @@ class _CallConverter:
             yield self._make_call(tool, arguments, key)
 
     def _convert_keyed_calls(self, part: Mapping[str, Any]) -> Iterator[ToolCall]:
-        """`{"get_weather": {"city": "Paris"}}`: each key a tool, and each value its arguments."""
+        """Read `{"get_weather": {"city": "Paris"}}`: each key a tool, and each value its arguments."""
         calls: list[ToolCall] = []
         for name, arguments in part.items():
             tool = self.tools.find(name)
@@ -186,7 +186,7 @@ def _find_tool_name(part: Mapping[str, Any], tools: KnownTools) -> str | None:
 
 
 def _arguments_beside_name(part: Mapping[str, Any], name: str, tools: KnownTools) -> dict[str, Any] | None:
-    """`{"name": "get_weather", "city": "Paris"}`: all required arguments, and nothing but arguments."""
+    """Read `{"name": "get_weather", "city": "Paris"}`: all required arguments, and nothing but arguments."""
     tool = tools.find(name)
     arguments = {key: value for key, value in part.items() if value != name or key not in _NAME_KEYS}
     if tool is None or not set(tool.parameters.get("required") or ()) <= set(arguments) <= set(tool.properties):
@@ -195,7 +195,7 @@ def _arguments_beside_name(part: Mapping[str, Any], name: str, tools: KnownTools
 
 
 def _is_tool_schema(part: Mapping[str, Any], arguments: Any, tool: CallableTool) -> bool:
-    """Whether a model quotes the schema of a tool instead of calling it."""
+    """Return whether a model quotes the schema of a tool instead of calling it."""
     if not isinstance(arguments, dict) or arguments == {}:
         return False
     members = arguments.get("properties") if "properties" not in tool.properties else None
@@ -204,7 +204,7 @@ def _is_tool_schema(part: Mapping[str, Any], arguments: Any, tool: CallableTool)
 
 
 def _arguments_from_list(items: list[Any], tool: CallableTool) -> Any:
-    """Arguments as a list: the values in the order of the parameters, or an object for each argument."""
+    """Read a list of values in the order of the parameters, or of an object for each argument."""
     names = list(tool.properties)
     if not any(isinstance(item, dict) for item in items):
         return dict(zip(names, items, strict=False)) if len(items) <= len(names) else items
@@ -217,7 +217,7 @@ def _arguments_from_list(items: list[Any], tool: CallableTool) -> Any:
 
 
 def _arguments_from_text(source: str, tool: CallableTool, key: str | None) -> Any:
-    """Arguments as text: JSON, or the value of the only parameter."""
+    """Read arguments as text: JSON, or the value of the only parameter."""
     try:
         value = parse_literal(source) if source.strip() else {}
     except LiteralError:

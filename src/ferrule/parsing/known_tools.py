@@ -33,7 +33,7 @@ class CallableTool:
 
     @property
     def only_parameter(self) -> str | None:
-        """The parameter that a value without a name belongs to: the only one, or the only required one."""
+        """Return the parameter for a value without a name: the only one, or the only required one."""
         if not self.properties:
             return "input"
         names = list(self.properties)
@@ -52,7 +52,7 @@ class KnownTools:
         self._by_name.update({tool.name: tool for tool in tools})
 
     def find(self, raw_name: str) -> CallableTool | None:
-        """The tool with this name: the one in the schema, or the one before its encoding for models."""
+        """Return the tool with this name: the name in the schema, or the one before its encoding for models."""
         name = unescape_name(raw_name)
         once = name[: len(name) // 2]
         doubled = once if name == f"{once}.{once}" else name
@@ -62,7 +62,7 @@ class KnownTools:
         return None
 
     def find_by_arguments(self, arguments: Iterable[str]) -> CallableTool | None:
-        """The only tool that takes these arguments and needs no others."""
+        """Return the only tool that takes these arguments and needs no others."""
         names = set(arguments)
         fitting = {
             tool.name: tool
@@ -72,13 +72,13 @@ class KnownTools:
         return next(iter(fitting.values())) if len(fitting) == 1 else None
 
     def has_similar(self, raw_name: str, arguments: Iterable[str]) -> bool:
-        """Whether a tool with a similar name takes these arguments: then the text is probably a call."""
+        """Return whether a tool with a similar name takes these arguments: then the text is probably a call."""
         names = similar_names(unescape_name(raw_name), self._by_name, limit=1)
         argument_names = set(arguments)
         return bool(names and argument_names) and argument_names <= set(self._by_name[names[0]].properties)
 
     def unknown_tool_call(self, raw_name: str, raw: str, arguments: dict[str, Any] | None = None) -> ToolCall:
-        """A call of a tool that does not exist."""
+        """Return the call of a tool that does not exist."""
         name = unescape_name(raw_name)
         similar = dict.fromkeys(repr(self._by_name[n].name) for n in similar_names(name, self._by_name))
         hint = f" Did you mean {' or '.join(similar)}?" if similar else ""
@@ -92,7 +92,7 @@ class KnownTools:
 
 
 def unreadable_call(tool: CallableTool, reason: str, raw: str) -> ToolCall:
-    """A call of an existing tool whose arguments cannot be parsed."""
+    """Return the call of an existing tool whose arguments cannot be parsed."""
     return ToolCall(name=tool.name, error=f"The arguments of {tool.name!r} cannot be read: {reason}.", raw=raw)
 
 
@@ -105,7 +105,7 @@ def _read_tool(schema: Schema) -> CallableTool | None:
 
 
 def unescape_name(raw_name: str) -> str:
-    """A name without the escapes of Markdown and XML, and without what surrounds it."""
+    """Return a name without the escapes of Markdown and XML, and without what surrounds it."""
     return html.unescape(raw_name).removesuffix("\\n").strip(_SURROUNDING_CHARACTERS).replace("\\", "")
 
 
@@ -128,7 +128,7 @@ _WRAPPER_NAMES = frozenset({"arguments", "parameters", "properties", "input", "a
 
 
 def parse_argument(raw_text: str, tool: CallableTool, parameter: str, *, is_text: bool = False) -> Any:
-    """The value of a parameter: text stays text if the schema accepts text.
+    """Return the value of a parameter: text stays text if the schema accepts text.
 
     A value of a wrong type stays text too: the validator explains it better. `is_text` is what the model declared, for
     parameters that the schema does not contain.
@@ -148,7 +148,7 @@ def parse_argument(raw_text: str, tool: CallableTool, parameter: str, *, is_text
 
 
 def _parse_value(raw_text: str, kinds: set[str]) -> Any:
-    """A literal; also an object or a list whose quotes are escaped, as if it were inside a string."""
+    """Parse a literal; also an object or a list whose quotes are escaped, as if it were inside a string."""
     try:
         return parse_literal(raw_text)
     except LiteralError:
@@ -158,7 +158,7 @@ def _parse_value(raw_text: str, kinds: set[str]) -> Any:
 
 
 def unwrap_arguments(arguments: dict[str, Any], tool: CallableTool) -> dict[str, Any]:
-    """The inner arguments if a model put all of them into one parameter such as `arguments`."""
+    """Return the inner arguments if a model put all of them into one parameter such as `arguments`."""
     if len(arguments) != 1:
         return arguments
     [(name, value)] = arguments.items()
@@ -185,7 +185,7 @@ def _schema_types(schema: Any, root: dict[str, Any], depth: int = 0) -> set[str]
 
 
 def _could_be_other_type(raw_text: str, kinds: set[str]) -> bool:
-    """If a schema accepts text and other types: null, objects and lists are recognized by their form."""
+    """Recognize null, objects and lists by their form, where the schema accepts them beside text."""
     raw_text = raw_text.strip()
     return ("null" in kinds and raw_text in ("null", "None")) or (
         raw_text[:1] in ("{", "[") and bool(kinds & {"object", "array"})

@@ -68,7 +68,7 @@ class LiteralReader:
         return self.text.skip(_SPACE, at, self.stop)
 
     def read_value(self, at: int, depth: int = 0) -> tuple[Any, int]:
-        """The value that starts at `at`, and where it ends."""
+        """Return the value that starts at `at`, and where it ends."""
         at = self.skip_space(at)
         if at >= self.stop:
             raise LiteralError("the text ends where a value should be", at)
@@ -97,7 +97,7 @@ class LiteralReader:
         return _WORD_VALUES[word], at + len(word)
 
     def _read_strings(self, at: int) -> tuple[str, int]:
-        """A string and those that follow it directly, which Python concatenates."""
+        """Read a string and those that follow it directly, which Python concatenates."""
         string, end = self.read_string(at)
         parts = [string]
         while _QUOTE.match(self.whole, after := self.skip_space(end), self.stop) and after < self.stop:
@@ -186,7 +186,7 @@ class LiteralReader:
                 return (members or mapping), at
 
     def _read_key(self, at: int, depth: int) -> tuple[Any, int, bool]:
-        """A member's name and where its value begins; or a value, if the braces contain a Python set."""
+        """Return a member's name and where its value begins; or a value, if the braces contain a Python set."""
         bare = _KEY.match(self.whole, at, self.stop)
         if bare and self.whole.startswith((":", " :"), bare.end()):
             key: Any = bare.group().replace("\\_", "_")
@@ -201,7 +201,7 @@ class LiteralReader:
         return key, at, False
 
     def _read_separator(self, at: int, closing: str) -> tuple[int, bool | None]:
-        """After a member: whether a comma follows; None if the text ends here."""
+        """Return whether a comma follows a member; None if the text ends here."""
         at = self.skip_space(at)
         if at >= self.stop:
             return at, None
@@ -227,14 +227,14 @@ def _parse_number(digits_text: str, at: int) -> int | float:
 
 
 def _join_surrogates(string: str) -> str:
-    """Surrogate pairs become their character; a lone surrogate, which JSON cannot contain, a replacement mark."""
+    """Join surrogate pairs, and replace lone surrogates, which JSON cannot contain."""
     if string.isascii() or not any("\ud800" <= c <= "\udfff" for c in string):
         return string
     return string.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def parse_literal(string: str) -> Any:
-    """The value that a text consists of; `LiteralError` if it contains more or less."""
+    """Return the value that a text consists of. Raises `LiteralError` if the text contains more or less."""
     reader = LiteralReader(SourceText(string))
     value, at = reader.read_value(0)
     at = reader.skip_space(at)

@@ -81,7 +81,7 @@ _COMPOUND_STATEMENT = lazy_pattern(
 
 
 def read_fenced_block(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
-    """A fenced block: the calls in it if it contains nothing else; otherwise code, which is not parsed further."""
+    """Read a fenced block: its calls if it contains nothing else, otherwise code, which is not parsed further."""
     opened = _FENCE.match(text.whole, at)
     if opened is None or text.line_before(at)[0].strip(" \t>"):
         return read_inline_code(text, at, tools)
@@ -112,7 +112,7 @@ def read_fenced_block(text: SourceText, at: int, tools: KnownTools) -> MarkedSeg
 
 
 def _read_fenced_arguments(text: SourceText, at: int, body: int, marks: str, tools: KnownTools) -> MarkedSegment | None:
-    """The call in a fenced block that has the arguments for the tool which is named above it."""
+    """Read a fenced block that has the arguments for the tool which is named above it."""
     begin, tool = find_name_line(text, at, tools)
     place = text.skip(_SPACE, body)
     segment = _read_arguments_object(text, begin, place, tool) if tool and text.whole.startswith("{", place) else None
@@ -121,7 +121,7 @@ def _read_fenced_arguments(text: SourceText, at: int, body: int, marks: str, too
 
 
 def read_inline_code(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
-    """Code quoted within a line, which is not parsed further; unless it is the whole line."""
+    """Read code quoted within a line, which is not parsed further; unless it is the whole line."""
     line_end = text.find("\n", at)[0]
     closing = text.whole.find("`", at + 1, line_end)
     if closing < 0 or text.whole[at] != "`":
@@ -134,7 +134,7 @@ def read_inline_code(text: SourceText, at: int, tools: KnownTools) -> MarkedSegm
 
 
 def read_json(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
-    """A JSON value that is a call, anywhere in the text."""
+    """Read a JSON value that is a call, anywhere in the text."""
     begin, tool = find_name_line(text, at, tools)
     segment = _read_arguments_object(text, begin, at, tool) if tool else None
     segment = segment or json_calls.read_json_segment(text, at, tools)
@@ -144,7 +144,7 @@ def read_json(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | N
 
 
 def find_name_line(text: SourceText, at: int, tools: KnownTools) -> tuple[int, CallableTool | None]:
-    """Where the name of a tool before its arguments begins, and that tool; GLM-4 writes it on the line above them.
+    """Find the name of a tool before its arguments, and the tool; GLM-4 writes it on the line above them.
 
     At the end of a text that is not complete yet, the arguments or their label may follow.
     """
@@ -157,7 +157,7 @@ def find_name_line(text: SourceText, at: int, tools: KnownTools) -> tuple[int, C
 
 
 def _read_arguments_object(text: SourceText, begin: int, at: int, tool: CallableTool) -> MarkedSegment | None:
-    """The object at `at` as the arguments of the tool whose name begins at `begin`."""
+    """Read the object at `at` as the arguments of the tool whose name begins at `begin`."""
     is_below_name = "\n" in text.whole[begin:at]
     literals = LiteralReader(text)
     try:
@@ -178,7 +178,7 @@ def _read_arguments_object(text: SourceText, begin: int, at: int, tool: Callable
 
 
 def read_list(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
-    """A Python list of calls, anywhere in the text; Markdown may escape its brackets."""
+    """Read a Python list of calls, anywhere in the text; Markdown may escape its brackets."""
     read = python_calls.read_list(text, at, text.end, tools)
     if read is None or not _are_plausible(read[0], tools) or _MARKDOWN_LINK.match(text.whole, read[1]):
         return None
@@ -188,7 +188,7 @@ def read_list(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | N
 
 
 def read_line_of_calls(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
-    """Calls that are a whole line, or end one after a colon; the first one's name starts at `at`."""
+    """Read calls that are a whole line, or end one after a colon; the first one's name starts at `at`."""
     start = text.line_start(at)
     before, whole = text.line_before(at)
     head = _LINE_HEAD.match(before) if whole else None
@@ -215,7 +215,7 @@ def read_line_of_calls(text: SourceText, at: int, tools: KnownTools) -> MarkedSe
 
 
 def _read_rest_of_line(text: SourceText, at: int, tools: KnownTools) -> CallsAndEnd | None:
-    """Calls up to the end of a line that contains nothing else."""
+    """Read calls up to the end of a line that contains nothing else."""
     calls: list[ToolCall] = []
     while read := python_calls.read_statement(text, at, text.end, tools):
         call, end = read
@@ -227,7 +227,7 @@ def _read_rest_of_line(text: SourceText, at: int, tools: KnownTools) -> CallsAnd
 
 
 def _end_of_block(text: SourceText, at: int, marks: str) -> int | None:
-    """After the calls of a block only its closing fence may follow, or the end of the text."""
+    """Return where a block ends after its calls: at its closing fence or the end of the text; else None."""
     at = text.skip(_SPACE, at)
     if at == text.end or _END_OF_TURN.match(text.whole, at):
         return at
@@ -235,7 +235,6 @@ def _end_of_block(text: SourceText, at: int, marks: str) -> int | None:
 
 
 def _read_tagged(text: SourceText, at: int, tools: KnownTools, *, is_certain: bool) -> CallsAndEnd | None:
-    """Tagged calls inside a fence."""
     calls: list[ToolCall] = []
     while True:
         at = text.skip(_SPACE, at)
@@ -269,29 +268,29 @@ def _read_statements(text: SourceText, at: int, tools: KnownTools, *, is_certain
 
 
 def _are_plausible(calls: list[ToolCall], tools: KnownTools) -> bool:
-    """Of calls without tags every name must be known, or similar to a known one."""
+    """Return whether every name is known, or similar to a known one."""
     return all(tools.find(call.name) or tools.has_similar(call.name, call.arguments) for call in calls)
 
 
 def _is_introduced_as_example(text: SourceText, at: int) -> bool:
-    """Whether the sentence before introduces an example, or another call that is not meant to be made now."""
+    """Return whether the sentence before introduces an example, or a call that is not meant to be made now."""
     sentence = _SENTENCE_END.split(_find_introduction(text, at))[-1]
     is_example = _EXAMPLE_WORD.search(sentence) is not None and _SEARCH_FOR.search(sentence) is None
     return is_example or _NO_REQUEST.search(sentence) is not None
 
 
 def is_tagged_example(text: SourceText, at: int) -> bool:
-    """Whether the words directly before a tag introduce an example: tags are for calls, so little else is believed."""
+    """Return whether the words directly before a tag introduce an example. Tags are for calls: other words do not."""
     return _TAGGED_EXAMPLE.search(_find_introduction(text, at)) is not None
 
 
 def _find_introduction(text: SourceText, at: int) -> str:
-    """The line before, without what was a call."""
+    """Return the line before, without what was a call."""
     return text.whole[max(text.calls_end, at - 400) : at].rstrip(" \t\n`").rpartition("\n")[2]
 
 
 def _is_in_sentence(text: SourceText, segment: MarkedSegment) -> bool:
-    """Whether words of the same sentence are before and after it."""
+    """Return whether words of the same sentence are before and after a segment."""
     before = text.line_before(segment.start)[0]
     return (
         _WORD_BEFORE.search(before) is not None

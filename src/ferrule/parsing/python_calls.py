@@ -32,7 +32,7 @@ _MAX_BROKEN_CALL = 20_000
 
 
 def read_list(text: SourceText, at: int, stop: int, tools: KnownTools) -> CallsAndEnd | None:
-    """Calls in a Python list, each plain, quoted or in backticks, and where the list ends."""
+    """Read calls in a Python list, each plain, quoted or in backticks, and return where the list ends."""
     calls: list[ToolCall] = []
     end = at + 1
     while (read := _read_item(text, text.skip(BETWEEN_CALLS, end, stop), stop, tools)) is not None:
@@ -71,7 +71,7 @@ def _read_quoted_calls(text: SourceText, at: int, stop: int, tools: KnownTools) 
 
 
 def read_calls(text: SourceText, at: int, stop: int, tools: KnownTools) -> CallsAndEnd | None:
-    """Successive calls, as statements or as items of a list, and where the last one ends."""
+    """Read successive calls, as statements or as items of a list, and return where the last one ends."""
     calls: list[ToolCall] = []
     end = at
     while (read := read_statement(text, text.skip(BETWEEN_CALLS, end, stop), stop, tools)) is not None:
@@ -81,7 +81,7 @@ def read_calls(text: SourceText, at: int, stop: int, tools: KnownTools) -> Calls
 
 
 def read_statement(text: SourceText, at: int, stop: int, tools: KnownTools) -> tuple[ToolCall, int] | None:
-    """One call, perhaps awaited, printed or assigned to a name, and where it ends."""
+    """Read one call, perhaps awaited, printed or assigned to a name, and return where it ends."""
     head = _HEAD.match(text.whole, at, stop)
     begin = head.end() if head else at
     callee = _CALLEE.match(text.whole, begin, stop)
@@ -161,7 +161,7 @@ class _ArgumentParser:
         return end
 
     def _read_value(self, at: int) -> tuple[Any, int]:
-        """A value; for a string that contains its own quotes unescaped, the only possible reading."""
+        """Read a value; for a string that contains its own quotes unescaped, the only possible reading."""
         at = self._literals.skip_space(at)
         try:
             value, end = self._literals.read_value(at)
@@ -184,7 +184,7 @@ class _ArgumentParser:
         return self._text.whole[at + 1 : closed], closed + 1
 
     def _find_last_quote(self, at: int, quote: str) -> int | None:
-        """The quote before the closing parenthesis at the end of the text, if no other one could close the string."""
+        """Find the quote before the last parenthesis of the text, if no other quote could close the string."""
         if self._stop - at > _MAX_BROKEN_CALL:
             return None
         self._text.spend_effort((self._stop - at) // 64)
@@ -214,13 +214,13 @@ class _ArgumentParser:
         return unwrap_arguments({**arguments, **named}, self._tool)
 
     def _contains_all_arguments(self, value: dict[str, Any]) -> bool:
-        """Whether a single object contains the arguments by name, and is not itself the first argument."""
+        """Return whether a single object contains the arguments by name, and is not itself the first argument."""
         first = self._tool.properties.get(self._order[0], {}) if self._tool and self._order else {}
         return bool(value) and set(value) <= set(self._order) and first.get("type") != "object"
 
 
 def _find_call_end(text: SourceText, at: int, stop: int) -> int:
-    """Where an invalid call ends: at its closing parenthesis, or with its line."""
+    """Return where an invalid call ends: at its closing parenthesis, or with its line."""
     depth = 1
     far = min(stop, at + _MAX_BROKEN_CALL // 4)
     text.spend_effort((far - at) // 64)

@@ -40,7 +40,7 @@ _ACTION_ALONE = lazy_pattern(rf"{ACTION_OPENING}[ \t]*+(?P<name>[^\n]++)\s*+\Z",
 
 
 def read_react_action(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
-    """The action whose line starts at `at`, and its input.
+    """Read the action whose line starts at `at`, and its input.
 
     An observation that the model wrote itself is invented: nothing after it is parsed or shown.
     """
@@ -68,7 +68,7 @@ def read_react_action(text: SourceText, at: int, tools: KnownTools) -> MarkedSeg
 
 
 def _read_action_without_input(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
-    """The text ends with the name of a tool."""
+    """Read an action at the end of the text that is only the name of a tool."""
     action = _ACTION_ALONE.match(text.whole, at)
     tool = tools.find(_TRAILING_TOKENS.sub("", action.group("name"))) if action else None
     if tool is None:
@@ -80,7 +80,7 @@ def _read_action_without_input(text: SourceText, at: int, tools: KnownTools) -> 
 
 
 def read_tool_tags(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
-    """`<tool>search</tool><tool_input>weather in SF</tool_input>`."""
+    """Read `<tool>search</tool><tool_input>weather in SF</tool_input>`."""
     tags = _TOOL_TAG.match(text.whole, at)
     if tags is None:
         return None
@@ -117,7 +117,7 @@ def _make_action_call(tool: CallableTool, input_text: str, raw: str) -> ToolCall
 
 
 def _parse_arguments_object(input_text: str) -> dict[str, Any] | None:
-    """The object that the input begins with; what a model writes below it is not part of it."""
+    """Read the object that the input begins with; what a model writes below it is not part of it."""
     begin = _BEFORE_OBJECT.match(input_text)
     if begin is None:
         return None

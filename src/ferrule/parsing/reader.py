@@ -81,7 +81,7 @@ class Marker:
 
 
 def find_marker(text: str, at: int) -> Marker | None:
-    """The first marker from `at` on."""
+    """Return the first marker from `at` on."""
     while coarse := _POSSIBLE_MARKER.search(text, at):
         at = coarse.start()
         if coarse.group().endswith("("):
@@ -93,7 +93,7 @@ def find_marker(text: str, at: int) -> Marker | None:
 
 
 def match_marker(text: str, at: int) -> Marker | None:
-    """The marker at exactly this position."""
+    """Return the marker at exactly this position."""
     fine = _MARKER.match(text, at)
     return Marker(fine.lastgroup or "", at, fine.end()) if fine else None
 
@@ -114,7 +114,7 @@ _READERS: dict[str, Callable[[SourceText, int, KnownTools], MarkedSegment | None
 
 
 def read_marker(text: SourceText, marker: Marker, tools: KnownTools) -> MarkedSegment | None:
-    """The segment that begins at a marker, if it is not prose."""
+    """Return the segment that begins at a marker, if it is not prose."""
     if reader := _READERS.get(marker.kind):
         segment = reader(text, marker.start, tools)
         if segment is None and marker.kind in ("tagged", "part", "action"):
@@ -133,7 +133,7 @@ def read_marker(text: SourceText, marker: Marker, tools: KnownTools) -> MarkedSe
 
 
 def _end_of_thinking(text: SourceText, at: int) -> int:
-    """After its closing tag; without one, where the calls begin that the text ends with."""
+    """Return where thinking ends: at its closing tag or, without one, where the calls at the end of the text begin."""
     begin, end = text.find(END_OF_THINKING, at)
     if begin < end or not text.whole[-_MAX_ENDING:].rstrip().endswith((">", "}", "]")):
         return end
@@ -155,12 +155,12 @@ class ParsedText:
 
 
 def parse_tool_calls(text: str, schemas: Iterable[Schema] | KnownTools) -> list[ToolCall]:
-    """The calls in a model's text that can be made: of known tools, with valid arguments."""
+    """Return the calls in a model's text that can be made: of known tools, with valid arguments."""
     return [call for call in parse_model_text(text, schemas).calls if call.error is None]
 
 
 def parse_model_text(text: str, schemas: Iterable[Schema] | KnownTools, *, until_prose: bool = False) -> ParsedText:
-    """All calls in a model's text, including those with errors, and the prose around them.
+    """Return all calls in a model's text, including those with errors, and the prose around them.
 
     With `until_prose`, only the calls up to the first sentence after a call: what a model writes there, further calls
     included, it writes without the results of the first ones.
@@ -183,7 +183,7 @@ _MIN_CJK_CHARACTERS: Final = 6
 
 
 def _find_end_of_first_calls(text: str, segments: Sequence[MarkedSegment]) -> int | None:
-    """Where the calls end that are followed by a sentence; None if there is no such sentence."""
+    """Return where the calls end that are followed by a sentence, or None."""
     end: int | None = None
     for segment in segments:
         if segment.calls:
@@ -200,7 +200,7 @@ def _is_sentence(text: str) -> bool:
 
 
 def scan_segments(text: SourceText, tools: KnownTools) -> list[MarkedSegment]:
-    """Everything that is not prose, from left to right."""
+    """Return everything that is not prose, from left to right."""
     segments: list[MarkedSegment] = []
     is_invented = False
     at = example_end = 0
@@ -240,7 +240,7 @@ def scan_segments(text: SourceText, tools: KnownTools) -> list[MarkedSegment]:
 
 
 def _select_segments_to_remove(text: str, segments: list[MarkedSegment]) -> list[MarkedSegment]:
-    """The segments that are calls or not meant for the reader; the others stay in the text as prose.
+    """Return the segments that are calls or not meant for the reader; all others stay in the text as prose.
 
     If the model used a format that is for calls only, calls in other formats do not count.
     """
@@ -253,7 +253,7 @@ def _select_segments_to_remove(text: str, segments: list[MarkedSegment]) -> list
 
 
 def _drop_repetitions(text: str, segments: list[MarkedSegment], tagged: set[Hashable]) -> list[MarkedSegment]:
-    """Without the calls that a model only shows again, in another notation or later in the text.
+    """Drop the calls that a model only shows again, in another notation or later in the text.
 
     Equal calls in one list, or one after the other in exactly the same form, are several calls.
     """
@@ -280,7 +280,7 @@ def _drop_repetitions(text: str, segments: list[MarkedSegment], tagged: set[Hash
 
 
 def _continues(text: str, previous: MarkedSegment, segment: MarkedSegment) -> bool:
-    """Whether two segments belong to one sequence of calls: lists, fenced blocks and actions are complete."""
+    """Return whether two segments belong to one sequence of calls: lists, fenced blocks and actions are complete."""
     between = _NOT_PROSE.sub("", text[previous.end : segment.start]).strip(" \t\r\n;,|")
     is_list = text[segment.start] == "[" and not segment.is_tagged
     in_sequence = segment.notation not in ("fence", "list", "action") and not is_list
@@ -291,7 +291,7 @@ _NUMBERS_AND_IDS = lazy_pattern(r"""\d+|["'](?:id|call_id|tool_call_id)["']\s*:\
 
 
 def _form_of(text: str, segment: MarkedSegment) -> str:
-    """How a call is written, without what differs between equal calls that are all meant."""
+    """Normalize a call's notation, so that intended repeats compare equal."""
     introduced = text[max(0, segment.start - 20) : segment.start].rstrip(" \t*`")[-1:] in (":", "：")
     form = _NUMBERS_AND_IDS.sub("", text[segment.start : segment.end])
     return f"{introduced}{''.join(form.split()) if segment.is_tagged else form.strip()}"
@@ -302,7 +302,7 @@ def _identity(call: ToolCall) -> Hashable:
 
 
 def _hashable(value: Any) -> Hashable:
-    """Equal for values that a tool would not tell apart, whatever notation they had: 2 and "2", nothing and null."""
+    """Make values equal that a tool would not tell apart: 2 and "2", nothing and null."""
     if isinstance(value, dict):
         return frozenset((key, _hashable(item)) for key, item in value.items() if item is not None)
     if isinstance(value, list):
@@ -314,7 +314,7 @@ def _hashable(value: Any) -> Hashable:
 
 
 def _join_source(text: str, segments: list[MarkedSegment]) -> str:
-    """What the model wrote up to its last call, without thinking, repeated calls and empty tags."""
+    """Return what the model wrote up to its last call, without thinking, repeated calls and empty tags."""
     parts: list[str] = []
     count, at = 0, 0
     for segment in segments:
@@ -330,7 +330,7 @@ _RESIDUE = lazy_pattern(r"(?:```\w*|~~~\w*|</?\w{1,20}>|[{}\[\]()`\s,;])+")
 
 
 def remove_empty_markup(text: str) -> str:
-    """The text; nothing if it has only brackets, fences and tags with nothing inside."""
+    """Return the text, or nothing if it has only brackets, fences and tags with nothing inside."""
     return "" if _RESIDUE.fullmatch(text) else text.strip()
 
 

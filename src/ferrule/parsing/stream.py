@@ -66,7 +66,7 @@ class ToolCallReader:
         self._verbatim = False
 
     def feed(self, piece: str) -> str:
-        """The prose that can be shown after this piece."""
+        """Return the prose that can be shown after this piece."""
         self._pieces.append(piece)
         if self._is_holding:
             return ""
@@ -79,7 +79,7 @@ class ToolCallReader:
         return "".join(visible)
 
     def close(self) -> ParsedText:
-        """The calls and the prose of the whole text. The prose begins with what `feed` returned."""
+        """Return the calls and the prose of the whole text. The prose begins with what `feed` returned."""
         return parse_model_text("".join(self._pieces), self._tools)
 
     def _advance(self, visible: list[str]) -> bool:
@@ -109,7 +109,7 @@ class ToolCallReader:
         return False
 
     def _classify_trigger(self, text: SourceText, start: int, marker: Marker | None) -> int | str:
-        """Where to continue if nothing begins here; or what to do: hold, stop, or remove the marker."""
+        """Return where to continue if nothing begins here; or what to do: hold, stop, or remove the marker."""
         rest = text.whole[start : start + 120]
         if rest.startswith(_BEGINS_CALLS):
             return "stop"
@@ -178,14 +178,14 @@ class ToolCallReader:
         return text.whole[marker.start : marker.end - 1].strip() == "print" and len(head) < _MAX_HEAD
 
     def _start_of_call(self, text: SourceText, start: int) -> int:
-        """A call that is alone on its line takes the whole line."""
+        """Return where a call begins; one that is alone on its line takes the whole line."""
         start = plain_calls.find_name_line(text, start, self._tools)[0]
         line = text.line_start(start)
         head = _HEAD_SO_FAR.fullmatch(text.whole, line, start) if start - line < _MAX_HEAD else None
         return max(len(self._before), line if head else start - text.whole[:start].endswith(("`", "\\")))
 
     def _start_of_held_words(self, text: SourceText, at: int, end: int) -> int:
-        """Where the words between `at` and `end` begin that may belong to a call."""
+        """Return where the words between `at` and `end` begin that may belong to a call."""
         line = text.line_start(end)
         if end - line < _MAX_HEAD and _HEAD_SO_FAR.fullmatch(text.whole, line, end):
             begin = line

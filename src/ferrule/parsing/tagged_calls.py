@@ -84,7 +84,7 @@ _MARKUP = lazy_pattern(r"\]<\]minimax\[>\[|<[^<>\n]{1,80}>|\bfunction(?=<)")
 
 
 def read_tagged_calls(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
-    """The calls after the tag at `at`."""
+    """Read the calls after the tag at `at`."""
     mark = _OPENING.match(text.whole, at)
     if mark is None:
         return None
@@ -107,7 +107,7 @@ def read_tagged_calls(text: SourceText, at: int, tools: KnownTools) -> MarkedSeg
 def _report_unreadable(
     text: SourceText, mark: re.Match[str], closing: re.Pattern[str], tools: KnownTools
 ) -> CallsAndEnd | None:
-    """The error for a body that is no call; None if the tag only wraps other tags, or is mentioned in a sentence.
+    """Report a body without a call; None if the tag only wraps other tags, or is mentioned in a sentence.
 
     Some models write the opening tag again to close their calls.
     """
@@ -129,13 +129,13 @@ def _report_unreadable(
 
 
 def unreadable_markup(reason: str, raw: str) -> ToolCall:
-    """What is written as a call but names no tool."""
+    """Return the error for what is written as a call but names no tool."""
     error = f"The tool call cannot be read: {reason}. Write the call again with its name and arguments."
     return ToolCall(name="tool_call", error=error, raw=raw)
 
 
 def _is_mention(text: SourceText, mark: re.Match[str], body: str, stop: int, closed: int) -> bool:
-    """Whether a tag without a call is part of a sentence: nothing closes it, or the sentence goes on behind that."""
+    """Return whether a tag without a call is part of a sentence: never closed, or followed by more words."""
     line = _MARKUP.sub("", text.line_before(mark.start())[0]).strip()
     if stop < text.end:
         return bool(line) and "\n" not in body and text.is_sentence_continued(closed)
@@ -160,7 +160,7 @@ def _read_body(text: SourceText, at: int, closing: re.Pattern[str], tools: Known
 
 
 def _read_json(text: SourceText, at: int, closing: re.Pattern[str], tools: KnownTools) -> CallsAndEnd | None:
-    """JSON values. Their strings may contain the closing tag, so it is only used as a limit if they are invalid."""
+    """Read JSON. Its strings may contain the closing tag, which is a limit only if the values are invalid."""
     stop = text.find(closing, at)[0]
     for limit in (text.end, stop) if stop < text.end else (stop,):
         if read := json_calls.read_json_calls(text, at, limit, tools, is_certain=True):
@@ -173,7 +173,7 @@ def _read_json(text: SourceText, at: int, closing: re.Pattern[str], tools: Known
 
 
 def _read_named_json(text: SourceText, at: int, stop: int, tools: KnownTools) -> CallsAndEnd | None:
-    """A name and then its arguments: Mistral's `name[ARGS]{…}`, Kimi's `functions.name:0`, DeepSeek's, Gemma's."""
+    """Read a name and its arguments: Mistral's `name[ARGS]{…}`, Kimi's `functions.name:0`, DeepSeek's, Gemma's."""
     head = _BEFORE_JSON.match(text.whole, at)
     if head is None:
         return None
@@ -198,7 +198,7 @@ def _read_named_json(text: SourceText, at: int, stop: int, tools: KnownTools) ->
 
 
 def _read_key_values(text: SourceText, at: int, stop: int, tools: KnownTools) -> CallsAndEnd | None:
-    """GLM: a name, then `<arg_key>` and `<arg_value>` in turn."""
+    """Read GLM's form: a name, then `<arg_key>` and `<arg_value>` in turn."""
     head = _NAME_ONLY.match(text.whole, at)
     if head is None or not _ARGUMENT_KEY.match(text.whole, head.end()):
         return None
@@ -233,7 +233,7 @@ def _read_python(text: SourceText, at: int, stop: int, tools: KnownTools) -> Cal
 
 
 def _read_bare_name(text: SourceText, at: int, stop: int, tools: KnownTools) -> CallsAndEnd | None:
-    """A name and nothing else: a call without arguments."""
+    """Read a name and nothing else: a call without arguments."""
     head = _NAME_ONLY.match(text.whole, at, stop)
     tool = tools.find(head.group("name")) if head and head.end() == stop else None
     return ([ToolCall(name=tool.name)], stop) if tool else None
@@ -278,7 +278,7 @@ _ELEMENT_END = lazy_pattern(r"\]<\]minimax\[>\[\s*(?=</?[\w.\\-]+>)")
 
 
 def read_xml_call(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
-    """The call whose tag starts at `at`."""
+    """Read the call whose tag starts at `at`."""
     opened = _XML_CALL.match(text.whole, at) or _XML_CALL_WITH_ELEMENTS.match(text.whole, at)
     if opened is None:
         return None
@@ -297,7 +297,7 @@ def read_xml_call(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment
 
 
 def read_element_call(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
-    """The call whose tag is the name of its tool: `<get_weather><city>Paris</city></get_weather>`; None for other tags.
+    """Read `<get_weather><city>Paris</city></get_weather>`, whose tag is the name of a tool; None for other tags.
 
     Only parameters of the tool, JSON or nothing may be inside: text in an element is markup, whatever it is called.
     """
@@ -343,7 +343,7 @@ def _read_xml_arguments(text: SourceText, at: int, tool: CallableTool) -> tuple[
 
 
 def _read_elements(text: SourceText, at: int, tool: CallableTool, depth: int = 0) -> tuple[dict[str, Any], int]:
-    """An element for each argument, with elements inside for objects and lists.
+    """Read an element for each argument, with elements inside for objects and lists.
 
     MiniMax M3 writes its mark before each tag; without the mark only the names of parameters are elements.
     """
@@ -381,7 +381,7 @@ def _read_elements(text: SourceText, at: int, tool: CallableTool, depth: int = 0
 
 
 def _unwrap_items(values: dict[str, Any], schema: Mapping[str, Any]) -> Any:
-    """The items of a list: the elements `item`, or those with the only name that there is, if a list is expected."""
+    """Return the items of a list: the elements `item`, or those of the only name if a list is expected."""
     [name, *others] = values
     is_list = name == "item" and name not in schema.get("properties", {})
     if others or not (is_list or schema.get("type") == "array"):
@@ -428,7 +428,7 @@ _NAME_OF_CALL = lazy_pattern(r"[\w./\\-]*[._:][\w.:/\\-]*")
 
 
 def read_call_part(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
-    """The error for tags inside a call whose own tag is missing; None if a sentence mentions them."""
+    """Report tags inside a call whose own tag is missing; None if a sentence mentions them."""
     part = _CALL_PART.match(text.whole, at)
     if part is None:
         return None

@@ -46,7 +46,7 @@ class SourceText:
         self._searches: dict[str | re.Pattern[str], tuple[int, int, int]] = {}
 
     def find(self, needle: str | re.Pattern[str], start: int) -> tuple[int, int]:
-        """Where `needle` next begins and ends; the end of the text, twice, if it does not occur."""
+        """Return where `needle` next begins and ends; the end of the text, twice, if it does not occur."""
         searched_from, begin, end = self._searches.get(needle, (start + 1, 0, 0))
         if searched_from <= start <= begin:
             return begin, end
@@ -60,7 +60,7 @@ class SourceText:
         return begin, end
 
     def record_failure(self, start: int, reached: int) -> None:
-        """An attempt that began at `start` failed at `reached`.
+        """Count an attempt that began at `start` and failed at `reached`.
 
         Parsing continues directly after its start, since something valid may be inside, as long as the budget lasts.
         """
@@ -76,11 +76,11 @@ class SourceText:
             self.resume = self.end
 
     def skip_to(self, reached: int) -> None:
-        """Nothing up to here can be parsed, and no part of it either."""
+        """Parse nothing up to here any more, and no part of it either."""
         self.resume = max(self.resume, reached)
 
     def excerpt(self, start: int, end: int) -> str:
-        """The source of a call, for an error; shortened to what a model can use."""
+        """Return the source of a call, for an error; shortened to what a model can use."""
         return self.whole[start : min(end, start + _MAX_EXCERPT)]
 
     def is_blank(self, start: int, end: int) -> bool:
@@ -92,11 +92,11 @@ class SourceText:
         return match.end() if match else at
 
     def is_prose_until_line_end(self, at: int) -> bool:
-        """Whether words follow on the same line."""
+        """Return whether words follow on the same line."""
         return _WORD_ON_LINE.match(self.whole, at) is not None
 
     def is_sentence_continued(self, at: int) -> bool:
-        """Whether words follow on the same line, or punctuation follows directly."""
+        """Return whether words follow on the same line, or punctuation follows directly."""
         return self.is_prose_until_line_end(at) or _PUNCTUATION.match(self.whole, at) is not None
 
     def line_start(self, at: int) -> int:
@@ -108,7 +108,7 @@ class SourceText:
         return start
 
     def line_before(self, at: int) -> tuple[str, bool]:
-        """The line up to `at`, or its end if it is long; and whether that is all of it."""
+        """Return the line up to `at`, or its end if it is long; and whether that is all of it."""
         start = self.line_start(at)
         return self.whole[max(start, at - _MAX_HEAD) : at], at - start <= _MAX_HEAD
 
@@ -139,7 +139,7 @@ class ProseBuilder:
         self._after_gap = True
 
     def add(self, piece: str) -> str:
-        """The text to show after this piece. Spaces are held back until something follows them."""
+        """Return the text to show after this piece. Spaces are held back until something follows them."""
         if self._after_gap:
             piece = piece.lstrip()
         stripped = piece.rstrip()
@@ -151,5 +151,5 @@ class ProseBuilder:
         return between + stripped
 
     def add_gap(self) -> None:
-        """Something was removed here: the spaces around it are removed too."""
+        """Note that something was removed here: the spaces around it are removed too."""
         self._spaces, self._after_gap = "", True

@@ -143,7 +143,7 @@ class WatchedProcess(asyncio.SubprocessProtocol):
             writer.close()  # when all is written
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.SubprocessTransport, transport)  # uvloop's is no instance of it
+        self.transport = cast(asyncio.SubprocessTransport, transport)  # uvloop's is another class
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         room = self._max_output[fd] - len(self.output[fd])
@@ -315,7 +315,7 @@ def _list_processes() -> dict[int, _RunningProcess]:
 
 
 def find_process_tree(ancestor: int, mark: str) -> dict[int, float]:
-    """The numbers and starts of all descendants of a process outside its session, and of all processes with a mark."""
+    """Return numbers and starts of a process's descendants outside its session, and of processes with a mark."""
     processes = _list_processes()
     marked = _find_marked(mark, processes)
     pending, tree = [ancestor], dict[int, float]()

@@ -78,7 +78,7 @@ class WorkerPool:
 
     @property
     def pids(self) -> frozenset[int]:
-        """The process ids of all workers."""
+        """Return the process ids of all workers."""
         with self._lock:
             return frozenset(worker.pid for worker in self._workers)
 
@@ -89,7 +89,7 @@ class WorkerPool:
     async def run(
         self, function: RemoteFunction, invocation: Invocation, arguments: bytes | None = None
     ) -> Output | FunctionNotLoaded:
-        """The function's result, or `FunctionNotLoaded` when no worker can load it; raises what the function raised.
+        """Return the result, or `FunctionNotLoaded` if no worker can load the function. Raises what it raised.
 
         `arguments` are those that `pack_arguments` returned elsewhere.
         """

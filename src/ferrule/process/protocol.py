@@ -9,7 +9,7 @@ tool. So these pickles may name only a few classes of values (`SafeUnpickler`).
 
 An exception arrives as the same class with the same text if this process has the class already; nothing is imported for
 it. Otherwise it arrives as `ExecutionFailed`. The class travels by name and is rebuilt without running its own code,
-because its `__init__` may take other arguments than those the exception ended up with. Attributes that are no plain
+because its `__init__` may take other arguments than those the exception ended up with. All attributes but plain
 values arrive as text. The traceback of the worker is added as a note, for logs.
 """
 

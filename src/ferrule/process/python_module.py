@@ -178,7 +178,7 @@ def _read_sibling(path: Path) -> bytes | None:
     try:
         return path.read_bytes() if find_sibling_module(path, path.stem) else None
     except OSError:
-        return None  # deleted meanwhile, or not readable: then it is no sibling
+        return None  # deleted meanwhile, or not readable: then it does not count
 
 
 def _is_importable_elsewhere(path: Path) -> bool:

@@ -249,7 +249,7 @@ class ParentConnection:
         return message
 
     def _read_exactly(self, size: int) -> bytearray:
-        """Exactly `size` bytes, or none when the parent sends no more."""
+        """Return exactly `size` bytes; nothing when the parent sends no more."""
         buffer = bytearray(size)
         remaining = memoryview(buffer)
         while remaining:

@@ -117,7 +117,7 @@ class WorkerProcess:
         self._close()
 
     def detach_after_fork(self) -> None:
-        """After a fork: forget a worker that belongs to the parent process."""
+        """Forget, after a fork, a worker that belongs to the parent process."""
         self._process.returncode = 0
         self.output.close()
         self._close()
@@ -265,7 +265,7 @@ class WorkerOutput:
 
 
 def _write_to_stderr(data: bytes, timeout: float) -> int:
-    """How many bytes were written: fewer than there are when nobody reads our standard error for `timeout` seconds."""
+    """Return how many bytes were written: not all, if nobody reads our standard error for `timeout` seconds."""
     poll = select.poll()
     poll.register(2, select.POLLOUT)
     length = 0

@@ -143,7 +143,7 @@ class SearchIndex:
 
     @property
     def has_vectors(self) -> bool:
-        """Whether nearly all documents have a vector."""
+        """Return whether nearly all documents have a vector."""
         return self._vectors is not None and len(self._vectors) >= _MIN_COVERAGE * len(self._postings)
 
     # Finding
@@ -151,7 +151,7 @@ class SearchIndex:
     def search(
         self, text: str, limit: int = 10, *, vector: Vector | None = None, is_visible: IsVisible | None = None
     ) -> list[SearchHit]:
-        """The tools that match a text best: those with exactly this name first, equals by source and id.
+        """Return the tools that match a text best: first those with exactly this name, equals by source and id.
 
         With the `vector` of the text, its meaning counts too.
         """
@@ -161,7 +161,7 @@ class SearchIndex:
     def search_actions(
         self, text: str, limit: int = 10, *, vector: Vector | None = None, is_visible: IsVisible | None = None
     ) -> list[ActionHit]:
-        """The actions that match a text best, each for itself."""
+        """Return the actions that match a text best."""
 
         def has_action(tool: Tool, action: str | None) -> bool:
             return action is not None and (is_visible is None or is_visible(tool, action))
@@ -173,14 +173,14 @@ class SearchIndex:
         ]
 
     def search_by_tags(self, tags: Sequence[str]) -> list[Tool]:
-        """Tools that have any of the tags, those with the most of them first."""
+        """Return the tools that have any of the tags, those with most of them first."""
         counts = Counter(
             tool for tag in {remove_case_and_punctuation(tag) for tag in tags} for tool in self._by_tag.get(tag, ())
         )
         return sorted(counts, key=lambda tool: (-counts[tool], tool.priority, tool.id))
 
     def search_by_requirements(self, requirements: Sequence[str]) -> list[Tool]:
-        """Tools that meet any of the requirements by their names, tags, descriptions or actions; best first.
+        """Return the tools whose names, tags, descriptions or actions meet any of the requirements; best first.
 
         A tool that meets more of them comes before one that matches a single one better.
         """
@@ -200,7 +200,7 @@ class SearchIndex:
         is_visible: IsVisible | None,
         group_of: Callable[[ActionDocument], Hashable],
     ) -> tuple[dict[str, float], list[list[ActionDocument]], dict[int, float]]:
-        """The terms of a text, the documents of the best groups, group by group, and the scores of documents."""
+        """Return the terms of a text, the documents of the best groups, and the scores of documents."""
         if limit < 1:
             return {}, [], {}
         query = self._postings.weigh(_query_terms(text), translate_terms(text[:_MAX_QUERY_LENGTH])[:_MAX_QUERY_TERMS])
@@ -268,14 +268,14 @@ class CategoryIndex:
         self._tools: dict[str, dict[str, list[Tool]]] = {}
 
     def tools(self, category: str, subcategory: str | None = None) -> list[Tool]:
-        """The tools of a category, or only of one of its subcategories."""
+        """Return the tools of a category, or only of one of its subcategories."""
         parts = self._tools_by_category().get(str(category), {})
         if subcategory is not None:
             return list(parts.get(subcategory, ()))
         return _sort_by_priority(tool for tools in parts.values() for tool in tools)
 
     def tree(self, condition: Callable[[Tool], bool]) -> dict[str, dict[str, list[str]]]:
-        """The ids of the tools that meet a condition, by category and subcategory."""
+        """Return the ids of the tools that meet a condition, by category and subcategory."""
         tools = (tool for category in self._tools_by_category() for tool in self.tools(category))
         groups = _group_by_category(filter(condition, tools))
         return {

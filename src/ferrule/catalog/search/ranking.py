@@ -59,7 +59,7 @@ class ActionDocument:
 
 
 def make_documents(tool: Tool, numbers: Iterator[int]) -> list[ActionDocument]:
-    """The documents of an enabled tool, numbered; a disabled one has none."""
+    """Return the numbered documents of an enabled tool; nothing for a disabled one."""
     if not tool.spec.enabled:
         return []
     capabilities: Sequence[ToolCapability | None] = tool.spec.capabilities or [None]
@@ -176,7 +176,7 @@ class TermIndex:
         self._clear_caches()
 
     def weigh(self, terms: list[str], translations: Iterable[str] = ()) -> dict[str, float]:
-        """The weight of each term of a query: rare ones count more, unknown ones are replaced by similar ones.
+        """Weigh the terms of a query: rare ones count more, unknown ones are replaced by similar ones.
 
         Of the terms in another language, those that are known count too.
         """
@@ -193,7 +193,7 @@ class TermIndex:
         return weights
 
     def score(self, query: Mapping[str, float], limit: int) -> dict[int, float]:
-        """The scores of documents that have some of the terms, with the `limit` best ones among them."""
+        """Return the scores of documents that have some of the terms, with the `limit` best ones among them."""
         rare, common = self._split_by_rarity(query)
         scores: dict[int, float] = {}
         for term in rare:
@@ -203,7 +203,7 @@ class TermIndex:
         return self._add_common(scores, {term: query[term] for term in common}, limit) if common else scores
 
     def best_documents(self, scores: Mapping[int, float], limit: int) -> list[ActionDocument]:
-        """The documents with the highest scores, best first, equals in their order."""
+        """Return the documents with the highest scores, best first, equals in their order."""
         numbers: Iterable[int] = scores
         if limit < len(scores):
             # Most have the same few scores: sorting them all would take longer than computing them did.
@@ -214,7 +214,7 @@ class TermIndex:
         return [self._documents[number] for number in sorted(numbers, key=lambda n: (-scores[n], self._sort_key(n)))]
 
     def _split_by_rarity(self, query: Mapping[str, float]) -> tuple[list[str], list[str]]:
-        """The rare terms, whose lists are read completely, and the common ones."""
+        """Return the rare terms, whose lists are read completely, and the common ones."""
         terms = sorted(query, key=lambda term: len(self._lists[term]))
         entries = 0
         for position, term in enumerate(terms):
@@ -270,7 +270,7 @@ class TermIndex:
 
 
 def _select_best(scores: dict[int, float], ranked: list[float], limit: int, min_score: float) -> dict[int, float]:
-    """The best `limit` scores that are not below `min_score`; of equal ones at the edge, the first."""
+    """Return the best `limit` scores that are not below `min_score`; of equal ones at the edge, the first."""
     if len(ranked) <= limit:
         return {number: score for number, score in scores.items() if score >= min_score}
     edge = max(min_score, ranked[limit - 1])

@@ -60,31 +60,29 @@ class RegistryIndex:
         self._encoder_failed = False
 
     def search(self, text: str, limit: int = 10, *, is_visible: IsVisible | None = None) -> list[SearchHit]:
-        """The tools that match a text best; hidden ones are not found."""
+        """See `SearchIndex.search`; hidden actions are left out."""
         with self._lock:
             index, visible = self._update_index(is_visible)
             return index.search(text, limit, vector=self._queries.get(text), is_visible=visible)
 
     def search_actions(self, text: str, limit: int = 10, *, is_visible: IsVisible | None = None) -> list[ActionHit]:
-        """The actions that match a text best, each for itself; hidden ones are not found."""
+        """See `SearchIndex.search_actions`; hidden actions are left out."""
         with self._lock:
             index, visible = self._update_index(is_visible)
             return index.search_actions(text, limit, vector=self._queries.get(text), is_visible=visible)
 
     def search_by_tags(self, tags: Sequence[str]) -> list[Tool]:
-        """Tools that have any of the tags, those with the most of them first."""
         with self._lock:
             index, visible = self._update_index(None)
             return [tool for tool in index.search_by_tags(tags) if visible(tool, None)]
 
     def search_by_requirements(self, requirements: Sequence[str]) -> list[Tool]:
-        """Tools that meet any of the requirements, those that meet most of them first."""
         with self._lock:
             index, visible = self._update_index(None)
             return [tool for tool in index.search_by_requirements(requirements) if visible(tool, None)]
 
     def _update_index(self, is_visible: IsVisible | None) -> tuple[SearchIndex, IsVisible]:
-        """The index of the current tools, and which of them may be found."""
+        """Return the index of the current tools, and which of them may be found."""
         if self._snapshot is None or self._snapshot.version != self.registry.version:
             snapshot = self.registry.snapshot()
             self._apply_changes(self._snapshot, snapshot)
@@ -114,7 +112,7 @@ class RegistryIndex:
     # Meaning
 
     def uses_vectors(self, text: str) -> bool:
-        """Whether a search for this text uses its meaning too, or only its words."""
+        """Return whether a search for this text uses its meaning too, or only its words."""
         return text in self._queries and self._index.has_vectors
 
     async def prepare(self, text: str) -> None:

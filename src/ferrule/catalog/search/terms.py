@@ -33,7 +33,7 @@ STOP_WORDS = frozenset(_STOP_WORDS.split())
 
 
 def extract_terms(text: str) -> list[str]:
-    """The terms of a text, in order, as often as they occur. Stop words are left out."""
+    """Return the terms of a text, in order, as often as they occur, without stop words."""
     if text.isascii():
         return [term for word in _ASCII_WORD.findall(text) for term in _extract_word_terms(word)]
     terms: list[str] = []
@@ -47,7 +47,7 @@ def extract_terms(text: str) -> list[str]:
 
 
 def extract_index_terms(text: str) -> list[str]:
-    """The terms of a text for the index: with single Chinese characters, for queries that are that short."""
+    """Return the terms of a text for the index: with single Chinese characters, for queries that are that short."""
     terms = extract_terms(text)
     if text.isascii():
         return terms
@@ -57,7 +57,7 @@ def extract_index_terms(text: str) -> list[str]:
 
 
 def remove_case_and_punctuation(name: str) -> str:
-    """A name without case and punctuation: `Get-Weather`, `get_weather` and `getWeather` become the same."""
+    """Make `Get-Weather`, `get_weather` and `getWeather` the same."""
     if not name.isascii():
         name = unicodedata.normalize("NFKC", name).casefold()
     return _PUNCTUATION.sub("", name.lower())
@@ -82,7 +82,7 @@ def _extract_word_terms(word: str) -> tuple[str, ...]:
 
 
 def _remove_accents(word: str) -> str:
-    """Lower case, and without accents, which people often leave out."""
+    """Return lower case without accents, which people often leave out."""
     if word.isascii():
         return word.lower()
     decomposed = unicodedata.normalize("NFD", word.casefold())
@@ -95,7 +95,7 @@ _MAX_SIMILAR = 5
 
 
 def similar_terms(term: str, known_terms: Sequence[str]) -> list[str]:
-    """Terms that begin with an unknown one, shortest first; if there are none, those with a similar spelling."""
+    """Return terms that begin with an unknown one, shortest first; else those with a similar spelling."""
     if len(term) < _MIN_PREFIX or not term.isalpha():
         return []
     longer = [other for other in known_terms if other.startswith(term)]
@@ -116,7 +116,7 @@ _SHORT_STEM = lazy_pattern(r"[^aeiou][aeiou][^aeiouwxy]\Z")
 
 
 def stem(word: str) -> str:
-    """The stem of a lower-case word of plain letters."""
+    """Return the stem of a lower-case word of plain letters."""
     return _strip_e(_strip_verb_ending(_to_singular(word)))
 
 

@@ -64,7 +64,7 @@ _CHINESE = lazy_pattern(f"[{HAN}]+")
 
 @cache
 def read_translations() -> dict[str, list[str]]:
-    """Chinese words, and the English terms for each."""
+    """Return Chinese words, and the English terms for each."""
     pairs = (entry.partition(" ") for line in _WORDS.split("\n") for entry in line.split("|") if entry)
     return {chinese: extract_terms(english) for chinese, _, english in pairs}
 
@@ -75,7 +75,7 @@ def _max_length() -> int:
 
 
 def translate_terms(text: str) -> list[str]:
-    """English terms for the Chinese words in a text; of two words that overlap, the longer one counts."""
+    """Return English terms for the Chinese words in a text; of two overlapping words, the longer one counts."""
     if text.isascii():
         return []
     table, longest = read_translations(), _max_length()

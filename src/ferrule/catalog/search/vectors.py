@@ -46,7 +46,7 @@ class VectorStorage(Protocol):
     """Where vectors stay between two starts."""
 
     async def load(self, encoder: str, digests: Collection[str], /) -> dict[str, bytes]:
-        """The vectors there are, as they were saved, by the digests of the documents."""
+        """Return the saved vectors by the digests of the documents."""
         ...
 
     async def save(self, encoder: str, vectors: Mapping[str, bytes], /) -> None:
@@ -55,12 +55,12 @@ class VectorStorage(Protocol):
 
 
 def has_encoder() -> bool:
-    """Whether the extra is installed."""
+    """Return whether the extra is installed."""
     return find_spec(PACKAGE) is not None
 
 
 def shared_encoder() -> SentenceEncoder:
-    """The encoder of this process. It takes a second or two to load, and 150 MB."""
+    """Return the encoder of this process. Loading it takes a second or two, and 150 MB."""
     with _loading:  # so that no second thread loads it too
         return _make_encoder()
 
@@ -84,13 +84,13 @@ class SentenceEncoder:
         self._encode([""])
 
     def encode_documents(self, documents: Sequence[ActionDocument]) -> Vector:
-        """A row for each document, of length 1."""
+        """Return a row of length 1 for each document."""
         vectors = self._encode([text for document in documents for text in document_texts(document)])
         names, sentences, names_and_descriptions = vectors[0::3], vectors[1::3], vectors[2::3]
         return _normalize(names_and_descriptions + NAME_WEIGHT * names + SENTENCE_WEIGHT * sentences)
 
     def encode_query(self, text: str) -> Vector:
-        """The vector of a question: its words as they are, and without the values that say nothing about the job."""
+        """Return the vector of a question: of its words, and of its words without values that do not name the job."""
         text = single_line(text[:_MAX_QUERY])
         general = replace_values_with_kinds(text)
         vectors = self._encode([text, general] if general and general != text else [text])
@@ -123,7 +123,7 @@ _VALUES: Final = (
 
 
 def replace_values_with_kinds(text: str) -> str:
-    """`Rename draft.txt to final.txt` becomes `Rename file to file`."""
+    """Turn `Rename draft.txt to final.txt` into `Rename file to file`."""
     is_chinese = contains_chinese(text)
     for pattern, english, chinese in _VALUES:
         text = pattern.sub(f" {chinese if is_chinese else english} ", text)
@@ -131,7 +131,7 @@ def replace_values_with_kinds(text: str) -> str:
 
 
 def document_texts(document: ActionDocument) -> tuple[str, str, str]:
-    """The name of an action in words, the first sentence of its description, and the name with the description."""
+    """Return an action's name in words, the first sentence of its description, and its name with the description."""
     spec = document.tool.spec
     capability = spec.capability(document.action)
     names = [spec.name, document.action] if len(spec.capabilities) > 1 and document.action else [spec.name]
@@ -142,7 +142,7 @@ def document_texts(document: ActionDocument) -> tuple[str, str, str]:
 
 
 def document_digest(document: ActionDocument) -> str:
-    """Changes when the vector of a document does."""
+    """Return a digest that changes when the vector of a document does."""
     return sha256("\0".join(document_texts(document)).encode("utf-8", "replace")).hexdigest()[:32]
 
 
@@ -155,7 +155,7 @@ def pack_vector(vector: Vector) -> bytes:
 
 
 def unpack_vector(packed: bytes) -> Vector | None:
-    """None if the bytes are damaged."""
+    """Return the vector, or None if the bytes are damaged."""
     import numpy as np
 
     data, checksum = packed[:-4], packed[-4:]
@@ -199,7 +199,7 @@ class VectorTable:
     def compare(
         self, query: Vector, min_similarity: float, min_share: float, others: Collection[int]
     ) -> dict[int, float]:
-        """How alike documents are to the query, from -1 to 1: those with a minimum, and the others that are named.
+        """Return the similarities to the query, from -1 to 1, that reach a minimum, and those of `others`.
 
         The minimum is a number, or this share of the highest similarity, whichever is more.
         """

@@ -23,7 +23,7 @@ _NUMBER = lazy_pattern(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?\Z", re.ASCII)
 
 
 def coerce(value: Any, schema: Any, root: JsonSchema) -> Any:
-    """The value as the schema requires it, as far as that is unambiguous; the caller's own value is not changed."""
+    """Return the value as the schema requires it, if it has one sensible reading. The caller's value is not changed."""
     schema = resolve_schema(schema, root)
     options = list_branches(schema, root)
     real = [option for option in options if allowed_types(option) != ["null"]]
@@ -111,7 +111,7 @@ class _WholeFloats:
 
 
 def _coerce_union(value: Any, options: list[JsonSchema]) -> Any:
-    """Text for a union without text: the only type it can be read as."""
+    """Parse text for a union without text, if only one of its types fits."""
     types = [t for option in options for t in allowed_types(option)]
     if not isinstance(value, str) or "string" in types or any(not allowed_types(o) for o in options):
         return value

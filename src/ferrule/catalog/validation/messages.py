@@ -41,7 +41,7 @@ _TYPE_NAMES = {
 def explain_error(
     error: Any, *, schema: JsonSchema, params: dict[str, Any], secret: frozenset[str]
 ) -> list[ValidationError]:
-    """One of jsonschema-rs's errors as ours (several, where it is about several parameters)."""
+    """Turn an error of jsonschema-rs into ours: several, where it is about several parameters."""
     path = list(error.instance_path)
     keyword, limit = error.kind.name, error.kind.value
     is_secret = bool(path) and path[0] in secret
@@ -84,7 +84,7 @@ def unknown_parameter_error(path: Sequence[Any], parent: JsonSchema) -> Validati
 
 
 def format_path(path: Iterable[Any]) -> str:
-    """`headers.accept`, `items[2].id`."""
+    """Return `headers.accept`, `items[2].id`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)

@@ -160,7 +160,7 @@ class ParameterCheck:
         return ValidationResult(is_valid=False, errors=errors or [_not_json_error(arguments)])
 
     def _find_size_error(self, arguments: dict[str, Any]) -> ValidationError | None:
-        """Arguments that would take too long to check: these checks cannot be interrupted."""
+        """Refuse arguments that would take too long to check: these checks cannot be interrupted."""
         if not self._cost.permits_depth(arguments):
             problem = f"are nested more than {self._cost.max_depth} levels deep, which takes too long to check."
             return _make_size_error(problem, "depth")
@@ -197,7 +197,7 @@ class ToolParameterValidator:
 
 
 def _find_non_finite(params: dict[str, Any]) -> ValidationError | None:
-    """NaN and infinity are not JSON: converted to null, they would mean that the parameter is absent."""
+    """Refuse NaN and infinity: converted to null, they would mean that the parameter is absent."""
     for name, value in params.items():
         if isinstance(value, float) and not math.isfinite(value):
             return ValidationError(
@@ -218,7 +218,7 @@ def _no_match_error() -> ValidationError:
 
 
 def _not_json_error(params: dict[str, Any]) -> ValidationError:
-    """Strict mode does not accept Python objects that lenient mode converts to JSON."""
+    """Refuse Python objects in strict mode; lenient mode converts them to JSON."""
     name = next((name for name, value in params.items() if plain_json(value) != value), "")
     type_name = type(params.get(name)).__name__
     return ValidationError(

@@ -29,11 +29,11 @@ class Conversion:
     adapter: Any
 
     def from_json(self, value: Any) -> Any:
-        """Raises pydantic's ValidationError for a value that matches the schema and is still refused by the type."""
+        """Convert a JSON value. Raises pydantic's ValidationError for a value that only the type refuses."""
         return self.adapter.validate_json(encode_json(value))
 
     def to_json(self, value: Any) -> Any:
-        """Raises a ValueError for a value that is not of this type."""
+        """Convert a value of this type to JSON. Raises ValueError for a value of another type."""
         return self.adapter.dump_python(value, mode="json", warnings="error")
 
 
@@ -137,7 +137,7 @@ def _copy_typeddict(typed_dict: Any, copies: dict[Any, Any]) -> Any:
 
 
 def _accept_enum_values(hint: Any, values: tuple[Any, ...]) -> Any:
-    """pydantic accepts members of an enum here, but not their values, which is all that JSON has."""
+    """Let pydantic accept the values of enum members, which is all that JSON has."""
     from pydantic import BeforeValidator
 
     members = {value.value: value for value in values if isinstance(value, Enum)}

@@ -72,14 +72,14 @@ class _MalformedSection(Exception):
 
 
 def _parse_google_section(section: re.Match[str]) -> Entries:
-    """`name (type): text`; lines that are indented deeper belong to the text."""
+    """Read `name (type): text`; lines that are indented deeper belong to the text."""
     lines = section[1].strip("\n").split("\n")
     margin = _indent_width(lines[0])
     return [(match[1], entry) for match, entry in _split_entries(lines, margin, _GOOGLE_ENTRY, lambda match: match[2])]
 
 
 def _parse_numpy_section(section: re.Match[str]) -> Entries:
-    """`name : type`, or `name, name : type`, with the text indented below."""
+    """Read `name : type`, or `name, name : type`, with the text indented below."""
     lines = section[1].strip("\n").split("\n")
     entries = _split_entries(lines, 0, _NUMPY_ENTRY, lambda match: "")
     return [(name, entry) for match, entry in entries for name in re.findall(r"\w+", match[0].partition(":")[0])]
@@ -92,7 +92,7 @@ def _parse_rest_field(field: re.Match[str]) -> Entries:
 def _split_entries(
     lines: list[str], margin: int, entry: re.Pattern[str], first_line: Callable[[re.Match[str]], str]
 ) -> Iterable[tuple[re.Match[str], str]]:
-    """Lines at the margin begin an entry, all others continue the text of the last one."""
+    """Yield entries: a line at the margin begins one, all other lines continue its text."""
     entries: list[tuple[re.Match[str], list[str]]] = []
     for line in lines:
         if line.strip() and _indent_width(line) <= margin:

@@ -170,7 +170,7 @@ class FunctionParameter:
         return self.plain is not None and self.make_default is None and self.kind in _PASSED_BY_NAME
 
     def schema(self, hint_schema: JsonSchema) -> JsonSchema:
-        """Its property in the function's schema, from the schema of its hint."""
+        """Return the property in the function's schema, from the schema of the parameter's hint."""
         schema = _move_description_to_union(hint_schema)
         if self.description:
             schema["description"] = self.description
