@@ -61,7 +61,7 @@ def test_variables_win_over_the_file(tmp_path: Path):
         ("[limits]\nmax_concurrent = 0\n", r"\[limits\]"),
         ("[engine\n", "not valid TOML"),
         ("[openapi]\nsource = 'x.yaml'\n", r"write \[\[openapi\]\] above each"),
-        ("[[openapi]]\nname = 'x'\n", "needs a source"),
+        ("[[openapi]]\nname = 'x'\n", "openapi.source is missing"),
         ("[[openapi]]\nsource = 'x.yaml'\nsever = 'y'\n", "Did you mean 'server'"),
         ("[[openap]]\nsource = 'x.yaml'\n", "Did you mean 'openapi'"),
     ],

@@ -439,11 +439,13 @@ class FerruleConfig:
             for name, config_type in SECTIONS.items()
         }
         engine_config = values.pop("engine")
-        documents = _read_openapi_entries(document.get("openapi", []), origin)
-        if documents:
+        if documents := _read_list(OpenApiEntry, "openapi", document, origin):
             engine_config = dataclasses.replace(engine_config, openapi=(*engine_config.openapi, *documents))
         tools = _read_tools_section(document.get("tools", {}), origin, environ)
-        budgets = tuple(_read_budgets(document.get("budgets", []), origin))
+        budgets = _read_list(Budget, "budgets", document, origin)
+        names_of_budgets = [budget.name for budget in budgets]
+        if double := next((name for name in names_of_budgets if names_of_budgets.count(name) > 1), None):
+            raise SetupError(f"{origin.at('budgets')}: two [[budgets]] have the name {double!r}")
         return cls(engine_config=engine_config, tools=tools, budgets=budgets, root=root, **values)
 
 
@@ -452,24 +454,11 @@ def _is_trusted_file(path: Path) -> bool:
     return not hasattr(os, "getuid") or path.stat().st_uid in (os.getuid(), 0)
 
 
-def _read_openapi_entries(entries: Any, origin: SettingsOrigin) -> list[OpenApiEntry]:
+def _read_list(config_type: type[T], name: str, document: Mapping[str, Any], origin: SettingsOrigin) -> tuple[T, ...]:
+    entries = document.get(name, [])
     if not isinstance(entries, list):
-        raise SetupError(f"{origin.at('openapi')}: openapi is a list of sections: write [[openapi]] above each")
-    for number, entry in enumerate(entries, 1):
-        if not isinstance(entry, dict) or not entry.get("source"):
-            place = origin.at(f"openapi#{number}")
-            raise SetupError(f'{place}: [[openapi]] needs a source: write source = "petstore.yaml", or a URL')
-    return [read_item(OpenApiEntry, "openapi", number, entry, origin) for number, entry in enumerate(entries, 1)]
-
-
-def _read_budgets(entries: Any, origin: SettingsOrigin) -> list[Budget]:
-    if not isinstance(entries, list):
-        raise SetupError(f"{origin.at('budgets')}: budgets is a list of sections: write [[budgets]] above each")
-    budgets = [read_item(Budget, "budgets", number, entry, origin) for number, entry in enumerate(entries, 1)]
-    names = [budget.name for budget in budgets]
-    if double := next((name for name in names if names.count(name) > 1), None):
-        raise SetupError(f"{origin.at('budgets')}: two [[budgets]] have the name {double!r}")
-    return budgets
+        raise SetupError(f"{origin.at(name)}: {name} is a list of sections: write [[{name}]] above each")
+    return tuple(read_item(config_type, name, number, entry, origin) for number, entry in enumerate(entries, 1))
 
 
 def _read_tools_section(values: Any, origin: SettingsOrigin, environ: Mapping[str, str]) -> ToolsSection:

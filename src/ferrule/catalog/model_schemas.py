@@ -85,7 +85,7 @@ def shorten_schema(schema: JsonSchema) -> JsonSchema:
     Without `null` as an alternative where it can omit the argument, empty defaults, `additionalProperties` without
     a schema, and titles that only repeat a name. The engine checks the arguments against the original.
     """
-    parameters: JsonSchema = _remove_redundant(simplify_schema(schema))
+    parameters = simplify_schema(schema, shorten=True)
     required = required_names(parameters)
     properties = {
         name: schema if name in required or not isinstance(schema, dict) else _without_null(schema)
@@ -94,27 +94,11 @@ def shorten_schema(schema: JsonSchema) -> JsonSchema:
     return {**parameters, "properties": properties}
 
 
-def _remove_redundant(node: Any, name: str = "") -> Any:
-    if isinstance(node, list):
-        return [_remove_redundant(inner) for inner in node]
-    if not isinstance(node, dict):
-        return node
-    lean = {}
-    for keyword, value in node.items():
-        if keyword in _MAPS_OF_SCHEMAS and isinstance(value, dict):
-            lean[keyword] = {inner: _remove_redundant(schema, inner) for inner, schema in value.items()}
-        elif keyword in _VALUE_KEYWORDS:
-            lean[keyword] = value
-        elif keyword == "additionalProperties" and (isinstance(value, bool) or value == {}):
-            continue
-        elif not (keyword == "title" and _title_repeats_name(value, name)):
-            lean[keyword] = _remove_redundant(value)
-    return lean
-
-
-def _title_repeats_name(title: Any, name: str) -> bool:
-    """Return whether a title is a name in other letters, as pydantic makes them: `Start Time` of `start_time`."""
-    return isinstance(title, str) and re.sub(r"[\s_-]", "", title).casefold() == re.sub(r"[_-]", "", name).casefold()
+def _is_redundant(keyword: str, value: Any, name: str) -> bool:
+    """Return whether a keyword tells a model nothing: `additionalProperties: false`, or a title like the name."""
+    if keyword == "title" and isinstance(value, str):  # pydantic makes `Start Time` of `start_time`
+        return re.sub(r"[\s_-]", "", value).casefold() == re.sub(r"[_-]", "", name).casefold()
+    return keyword == "additionalProperties" and (isinstance(value, bool) or value == {})
 
 
 def _without_null(schema: JsonSchema) -> JsonSchema:
@@ -168,25 +152,30 @@ _MAX_PARTS = 1_000
 """Schemas that are merged into one: a few lines of references can expand to billions."""
 
 
-def simplify_schema(schema: JsonSchema) -> JsonSchema:
-    """Return the parameters of an action for a model API; the original is not changed."""
+def simplify_schema(schema: JsonSchema, *, shorten: bool = False) -> JsonSchema:
+    """Return the parameters of an action for a model API; the original is not changed.
+
+    With `shorten`, keywords that tell a model nothing are left out.
+    """
     try:
-        return _simplify_top_level(schema)
+        return _simplify_top_level(schema, shorten)
     except RecursionError:  # nested too deep
         return {"type": "object", "properties": {}}
 
 
-def _simplify_top_level(schema: JsonSchema) -> JsonSchema:
+def _simplify_top_level(schema: JsonSchema, shorten: bool) -> JsonSchema:
     merged = _merge_parts(schema, schema, 0, count())
-    clean: JsonSchema = {"type": "object", "properties": _clean_schema_map(properties_of(merged))}
+    clean: JsonSchema = {"type": "object", "properties": _clean_schema_map(properties_of(merged), shorten)}
     if required := required_names(merged):
         clean["required"] = required
     for keyword, value in merged.items():
-        if keyword not in ("type", "properties", "required", *_NOT_AT_TOP_LEVEL):
-            clean[keyword] = _clean_keyword(keyword, value)
+        if keyword in ("type", "properties", "required", *_NOT_AT_TOP_LEVEL):
+            continue
+        if not (shorten and _is_redundant(keyword, value, "")):
+            clean[keyword] = _clean_keyword(keyword, value, shorten)
     for keyword in ("$defs", "definitions"):
         if keyword in schema:
-            clean[keyword] = _clean_schema_map(schema[keyword])
+            clean[keyword] = _clean_schema_map(schema[keyword], shorten)
     return clean
 
 
@@ -214,12 +203,16 @@ def merge_schemas(first: JsonSchema, second: JsonSchema, *, all_required: bool =
     return {**both, "required": list(dict.fromkeys(names))} if names else both
 
 
-def _clean_schema(node: Any) -> Any:
+def _clean_schema(node: Any, name: str, shorten: bool) -> Any:
     if isinstance(node, list):
-        return [_clean_schema(inner) for inner in node]
+        return [_clean_schema(inner, "", shorten) for inner in node]
     if not isinstance(node, dict):
         return node
-    clean = {keyword: _clean_keyword(keyword, value) for keyword, value in node.items() if keyword != "$schema"}
+    clean = {
+        keyword: _clean_keyword(keyword, value, shorten)
+        for keyword, value in node.items()
+        if keyword != "$schema" and not (shorten and _is_redundant(keyword, value, name))
+    }
     # Until 2019 JSON Schema wrote the items of a tuple as a list under `items`.
     if isinstance(clean.get("items"), list):
         clean["prefixItems"] = clean.pop("items")
@@ -228,14 +221,14 @@ def _clean_schema(node: Any) -> Any:
     return clean
 
 
-def _clean_keyword(keyword: str, value: Any) -> Any:
+def _clean_keyword(keyword: str, value: Any, shorten: bool) -> Any:
     if keyword in _VALUE_KEYWORDS:
         return value
-    return _clean_schema_map(value) if keyword in _MAPS_OF_SCHEMAS else _clean_schema(value)
+    return _clean_schema_map(value, shorten) if keyword in _MAPS_OF_SCHEMAS else _clean_schema(value, "", shorten)
 
 
-def _clean_schema_map(schemas: Any) -> Any:
+def _clean_schema_map(schemas: Any, shorten: bool) -> Any:
     """Return a map of names to schemas: the names are not keywords of JSON Schema."""
     if not isinstance(schemas, dict):
         return schemas
-    return {name: {} if schema is True else _clean_schema(schema) for name, schema in schemas.items()}
+    return {name: {} if schema is True else _clean_schema(schema, name, shorten) for name, schema in schemas.items()}

@@ -35,20 +35,23 @@ async def send_with_retries(
     try:
         async with asyncio.timeout(timeout) as limit:
             for attempt in range(1, attempts + 1):
-                fault, response = await _try_send(send)
-                if response is not None and response.status_code not in BUSY_STATUSES:
-                    return response
-                delay = _retry_delay(response, attempt)
-                is_final = attempt == attempts or (fault is not None and fault.details.get("unknown_host"))
-                if is_final or _is_past_deadline(delay, limit.when()):
-                    break
+                is_final = attempt == attempts
+                delay = backoff_delay(attempt, first=FIRST_RETRY_DELAY, longest=math.inf)
+                try:
+                    response = await send()
+                except TransportFault as fault:
+                    if is_final or fault.details.get("unknown_host") or _is_past_deadline(delay, limit.when()):
+                        raise
+                else:
+                    requested = parse_retry_after(response.headers)
+                    delay = delay if requested is None else requested
+                    is_busy = response.status_code in BUSY_STATUSES
+                    if is_final or not is_busy or _is_past_deadline(delay, limit.when()):
+                        return response
                 await asyncio.sleep(delay)
     except TimeoutError:
         raise TimedOut(f"{what} took longer than {timeout:g} seconds.") from None
-    if response is None:
-        assert fault is not None
-        raise fault
-    return response
+    raise AssertionError("the last attempt returns or raises")
 
 
 def request_timeout(context: ToolExecutionContext, configured: float | None) -> float | None:
@@ -78,20 +81,6 @@ def convert_host_fault(fault: TransportFault) -> Retry | Transient:
     """Return an error that leaves the tool's circuit closed: the tool reaches other hosts too."""
     outcome = {"outcome": fault.details["outcome"]} if "outcome" in fault.details else {}
     return Retry(str(fault)) if fault.details.get("unknown_host") else Transient(str(fault), **outcome)
-
-
-async def _try_send(send: Callable[[], Awaitable[HttpResponse]]) -> tuple[TransportFault | None, HttpResponse | None]:
-    try:
-        return None, await send()
-    except TransportFault as fault:
-        return fault, None
-
-
-def _retry_delay(response: HttpResponse | None, attempt: int) -> float:
-    requested = None if response is None else parse_retry_after(response.headers)
-    if requested is not None:
-        return requested
-    return backoff_delay(attempt, first=FIRST_RETRY_DELAY, longest=math.inf)
 
 
 def _is_past_deadline(delay: float, deadline: float | None) -> bool:

@@ -21,7 +21,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
 from typing import NamedTuple, cast
 
@@ -283,16 +283,21 @@ def process_clock() -> float:
 def find_detached_groups(ancestor: int, *, since: float) -> set[int]:
     """Return the groups, other than its own, of all that a process and its descendants have started since a time."""
     processes = _list_processes()
-    groups: set[int] = set()
-    pending = [ancestor]
+    descendants = [processes[number] for number in _find_descendants(ancestor, processes)]
+    return {process.group for process in descendants if process.group != ancestor and process.started_at >= since}
+
+
+def _find_descendants(
+    ancestor: int, processes: Mapping[int, _RunningProcess], marked: Set[int] = frozenset()
+) -> set[int]:
+    """Return the descendants of a process, and the marked processes with theirs."""
+    descendants, pending = set[int](), [ancestor, *marked]
     while pending:
         parent = pending.pop()
-        for number, process in processes.items():
-            if process.parent == parent:
-                pending.append(number)
-                if process.group != ancestor and process.started_at >= since:
-                    groups.add(process.group)
-    return groups
+        children = {number for number, process in processes.items() if process.parent == parent} - descendants
+        descendants |= children
+        pending += children
+    return descendants | marked
 
 
 def _list_processes() -> dict[int, _RunningProcess]:
@@ -317,15 +322,8 @@ def _list_processes() -> dict[int, _RunningProcess]:
 def find_process_tree(ancestor: int, mark: str) -> dict[int, float]:
     """Return numbers and starts of a process's descendants outside its session, and of processes with a mark."""
     processes = _list_processes()
-    marked = _find_marked(mark, processes)
-    pending, tree = [ancestor], dict[int, float]()
-    while pending:
-        parent = pending.pop()
-        for number, process in processes.items():
-            if number not in tree and (process.parent == parent or number in marked):
-                tree[number] = process.started_at
-                pending.append(number)
-    return {number: started_at for number, started_at in tree.items() if not _is_in_session(number, ancestor)}
+    tree = _find_descendants(ancestor, processes, _find_marked(mark, processes))
+    return {number: processes[number].started_at for number in tree if not _is_in_session(number, ancestor)}
 
 
 def _find_remaining(tree: Mapping[int, float], mark: str) -> set[int]:

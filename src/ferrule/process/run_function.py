@@ -7,7 +7,7 @@ item is text. A yielded `Progress` is only reported. If a generator returns a va
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, NoReturn
 
 from ferrule.core.call import Invocation, Progress
@@ -23,9 +23,9 @@ def run_blocking(function: Callable[..., Any], bind: Bind, invocation: Invocatio
         value = _call_function(function, bind, invocation)
         if inspect.isgenerator(value):
             return _drain_generator(value, invocation.report)
-        if inspect.isasyncgen(value):
-            return _run_coroutine(_drain_async_generator(value, invocation.report), invocation)
-        return _run_coroutine(_await_value(value), invocation) if inspect.isawaitable(value) else value
+        if not (inspect.isasyncgen(value) or inspect.isawaitable(value)):
+            return value
+        return _run_coroutine(_finish(value, invocation.report), invocation)
     except (SystemExit, KeyboardInterrupt, StopIteration) as error:
         refuse_process_exit(invocation, error)
 
@@ -36,9 +36,7 @@ async def run_in_task(function: Callable[..., Any], bind: Bind, invocation: Invo
         value = _call_function(function, bind, invocation)
         if inspect.isgenerator(value):
             return _drain_generator(value, invocation.report)
-        if inspect.isasyncgen(value):
-            return await _drain_async_generator(value, invocation.report)
-        return await value if inspect.isawaitable(value) else value
+        return await _finish(value, invocation.report)
     except (SystemExit, StopIteration) as error:
         refuse_process_exit(invocation, error)
 
@@ -59,13 +57,15 @@ def _drain_generator(generator: Generator[Any, Any, Any], report: Report) -> Any
         generator.close()
 
 
-async def _drain_async_generator(generator: AsyncGenerator[Any, Any], report: Report) -> Any:
+async def _finish(value: Any, report: Report) -> Any:
+    if not inspect.isasyncgen(value):
+        return await value if inspect.isawaitable(value) else value
     items: list[Any] = []
     try:
-        async for item in generator:
+        async for item in value:
             _add_item(item, items, report)
     finally:
-        await generator.aclose()
+        await value.aclose()
     return _join_items(items)
 
 
@@ -96,7 +96,3 @@ def _run_coroutine(coroutine: Coroutine[Any, Any, Any], invocation: Invocation) 
         return asyncio.run(coroutine)
     except asyncio.CancelledError as error:
         refuse_process_exit(invocation, error)
-
-
-async def _await_value(value: Any) -> Any:
-    return await value

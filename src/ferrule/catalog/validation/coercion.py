@@ -15,7 +15,14 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, TypeAlias
 
-from ferrule.core.json_schema import JsonSchema, allowed_types, list_branches, properties_of, resolve_schema
+from ferrule.core.json_schema import (
+    MAX_REFERENCES,
+    JsonSchema,
+    allowed_types,
+    list_branches,
+    properties_of,
+    resolve_schema,
+)
 from ferrule.core.patterns import lazy_pattern
 
 _INTEGER = lazy_pattern(r"[+-]?\d{1,300}\Z", re.ASCII)
@@ -164,71 +171,59 @@ Filler: TypeAlias = Callable[[Any], Any]
 
 
 def compile_defaults_filler(schema: JsonSchema, *, only_required: bool = False) -> Filler | None:
-    """Return a function that returns a value with its defaults filled in; None when the schema has no defaults.
+    """Return a function that returns a value with its defaults filled in; None for a schema without defaults.
 
     `only_required`: those of optional parameters are left out.
     """
-    return _DefaultsCompiler(schema, only_required).filler(schema) if _has_default(schema) else None
+    return _DefaultsFiller(schema, only_required).fill if _has_default(schema) else None
 
 
-class _DefaultsCompiler:
+class _DefaultsFiller:
+    """Fills in the defaults of a schema, whose parts it reads when a value needs them: they may contain themselves."""
+
     def __init__(self, root: JsonSchema, only_required: bool) -> None:
         self._root, self._only_required = root, only_required
-        self._fillers: dict[int, Filler | None] = {}
+        self._parts: dict[int, tuple[JsonSchema, dict[str, Any]]] = {}
+        """By the id of a schema: the schema behind its references and `X | null`, and its defaults."""
 
-    def filler(self, schema: Any) -> Filler | None:
-        if isinstance(schema, dict) and "$ref" in schema:
-            # Schemas may contain themselves, or each other many times: a reference is compiled once, and only when a
-            # value needs it.
-            return lambda value: self._fill_reference(schema, value)
-        return self._compile(schema)
+    def fill(self, value: Any) -> Any:
+        return self._fill(value, self._root)
 
-    def _fill_reference(self, schema: JsonSchema, value: Any) -> Any:
-        if id(schema) not in self._fillers:
-            self._fillers[id(schema)] = self._compile(schema)
-        fill = self._fillers[id(schema)]
-        return value if fill is None else fill(value)
+    def _fill(self, value: Any, schema: Any) -> Any:
+        if not isinstance(value, (dict, list)) or not isinstance(schema, dict):
+            return value
+        if id(schema) not in self._parts:
+            self._parts[id(schema)] = self._read(schema)
+        plain, defaults = self._parts[id(schema)]
+        if isinstance(value, list):
+            items = plain.get("items")
+            return [self._fill(item, items) for item in value] if isinstance(items, dict) else value
+        properties = properties_of(plain)
+        filled = dict(value)
+        for name, item in value.items():
+            if isinstance(item, (dict, list)):
+                filled[name] = self._fill(item, properties.get(name))
+        for name, default in defaults.items():
+            if name not in filled:
+                filled[name] = self._fill(copy.deepcopy(default), properties[name])
+        return filled
 
-    def _compile(self, schema: Any) -> Filler | None:
+    def _read(self, schema: JsonSchema) -> tuple[JsonSchema, dict[str, Any]]:
         plain = resolve_schema(schema, self._root)
-        options = plain.get("anyOf") or plain.get("oneOf")
-        if isinstance(options, list):  # `X | null` means X; of several alternatives none is filled in
+        for _ in range(MAX_REFERENCES):
+            options = plain.get("anyOf") or plain.get("oneOf")
+            if not isinstance(options, list):
+                break
+            # `X | null` means X; of several alternatives none is filled in.
             real = [option for option in options if allowed_types(resolve_schema(option, self._root)) != ["null"]]
-            return self.filler(real[0]) if len(real) == 1 else None
-        if "properties" in plain:
-            return self._compile_object(plain)
-        fill_item = self.filler(plain["items"]) if isinstance(plain.get("items"), dict) else None
-        if fill_item is None:
-            return None
-        return lambda value: [fill_item(item) for item in value] if isinstance(value, list) else value
-
-    def _compile_object(self, schema: JsonSchema) -> Filler | None:
-        defaults: list[tuple[str, Any, bool]] = []
-        nested: list[tuple[str, Filler]] = []
-        required = schema.get("required") or ()
-        for name, prop in properties_of(schema).items():
-            inner_schema = resolve_schema(prop, self._root)
-            if "default" in inner_schema and (name in required or not self._only_required):
-                default = inner_schema["default"]
-                defaults.append((name, default, isinstance(default, (dict, list))))
-            if (inner := self.filler(prop)) is not None:
-                nested.append((name, inner))
-        if not defaults and not nested:
-            return None
-
-        def fill(value: Any) -> Any:
-            if not isinstance(value, dict):
-                return value
-            filled = dict(value)
-            for name, default, is_container in defaults:
-                if name not in filled:
-                    filled[name] = copy.deepcopy(default) if is_container else default
-            for name, inner in nested:
-                if name in filled:
-                    filled[name] = inner(filled[name])
-            return filled
-
-        return fill
+            plain = resolve_schema(real[0], self._root) if len(real) == 1 else {}
+        required = plain.get("required") or ()
+        inner = {name: resolve_schema(prop, self._root) for name, prop in properties_of(plain).items()}
+        return plain, {
+            name: prop["default"]
+            for name, prop in inner.items()
+            if "default" in prop and (name in required or not self._only_required)
+        }
 
 
 def _has_default(schema: JsonSchema) -> bool:

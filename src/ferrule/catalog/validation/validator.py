@@ -22,6 +22,7 @@ from ferrule.errors import SpecError, error_text
 
 MAX_ERRORS = 20
 _LONG_TEXTS = "have texts that are too long to be matched with the patterns of these parameters."
+_NO_MATCH = "the arguments match none of the allowed forms."
 MAX_CHECKS = 20_000
 """Compiled checks in the cache. When it is full, most of them belong to actions that were replaced: it is cleared."""
 _FEW_CHECKS = 50
@@ -85,7 +86,7 @@ class ParameterCheck:
             return None
         # Few scalars cost nothing; in lists and objects there may be millions of values.
         has_many = self._is_costly or not all(type(value) in SCALAR_TYPES for value in params.values())
-        if has_many and self._find_size_error(params) is not None:
+        if has_many and self._refuse_large(params) is not None:
             return None
         filled = self._fill(params) if self._fill is not None else params.copy()
         if self.takes_long(filled):
@@ -95,18 +96,15 @@ class ParameterCheck:
             if type_ not in SCALAR_TYPES or (type_ is float and name in self._integers):
                 # JSON Schema accepts 5.0 as an integer; Python functions do not. And a tool that changes its
                 # arguments must not change those of its caller.
-                filled[name] = self._copy(name, value)
+                check_depth(value)
+                filled[name] = copy_json(value)
+                if name in self._integers:
+                    inner = properties_of(self._schema).get(name)
+                    filled[name] = convert_whole_floats(filled[name], inner, self._schema)
         try:
             return filled if self._is_valid(filled) else None
         except ValueError:  # a value JSON cannot represent
             return None
-
-    def _copy(self, name: str, value: Any) -> Any:
-        check_depth(value)
-        copied = copy_json(value)
-        if name not in self._integers:
-            return copied
-        return convert_whole_floats(copied, properties_of(self._schema).get(name), self._schema)
 
     def check(self, params: Mapping[str, Any] | None) -> ValidationResult:
         """Find what is wrong with the arguments, which may be any objects, and what the tool would get."""
@@ -114,29 +112,37 @@ class ParameterCheck:
             if (accepted := self._fill_defaults_if_valid(params)) is not None:
                 return ValidationResult(True, [], accepted)
             if params is not None and not isinstance(params, Mapping):
-                return _not_an_object_result(params)
+                kind = type(params).__name__
+                message = f"arguments must be an object of names and values, not {kind}."
+                return _refuse(message, expected="an object", received=kind, code="type")
             return self._check({} if params is None else dict(params))
         except RecursionError:
-            return _too_deep_result()
+            return _refuse(
+                f"arguments must not be nested deeper than {MAX_DEPTH} levels.",
+                expected=f"at most {MAX_DEPTH} levels",
+                hint="Send a flatter structure, or the whole as text.",
+                code="depth",
+            )
         except KeyboardInterrupt:
             raise
-        except BaseException as error:
-            return _unreadable_result(error)
+        except BaseException as error:  # a method of one of the arguments failed
+            message = f"arguments cannot be read: {type(error).__name__}: {error_text(error)}."
+            return _refuse(message, expected="JSON values", code="type")
 
     def _check(self, arguments: dict[str, Any]) -> ValidationResult:
         if (error := _find_non_finite(arguments)) is not None:
             return ValidationResult(is_valid=False, errors=[error])
-        if (error := self._find_size_error(arguments)) is not None:
-            return ValidationResult(is_valid=False, errors=[error])
+        if (refused := self._refuse_large(arguments)) is not None:
+            return refused
         if self.takes_long(arguments):
-            return ValidationResult(is_valid=False, errors=[_make_size_error(_LONG_TEXTS, "size")])
+            return _refuse_size(_LONG_TEXTS)
         unknown = tuple(name for name in arguments if name not in self._declared) if self._is_closed else ()
         if unknown and self.strict:
             return self._explain(arguments, unknown)
         declared = {k: v for k, v in arguments.items() if k not in unknown} if unknown else arguments
         accepted = self._fill_defaults_if_valid(declared)
         if accepted is None and not self._cost.permits_coercion(declared):
-            return ValidationResult(is_valid=False, errors=[_no_match_error()])
+            return _refuse(_NO_MATCH, expected="other arguments", code="anyOf")
         if accepted is None and not self.strict:
             accepted = self._fill_defaults_if_valid(coerce(plain_json(declared), self._schema, self._schema))
         if accepted is None:
@@ -150,22 +156,23 @@ class ParameterCheck:
             params = coerce(params, self._schema, self._schema)
         filled = self._fill(params) if self._fill is not None else params
         if not self._cost.permits_explanation(filled):
-            return ValidationResult(is_valid=False, errors=errors or [_no_match_error()])
+            refused = _refuse(_NO_MATCH, expected="other arguments", code="anyOf")
+            return ValidationResult(is_valid=False, errors=errors or refused.errors)
         if self.takes_long(filled):
-            return ValidationResult(is_valid=False, errors=[*errors, _make_size_error(_LONG_TEXTS, "size")])
+            return ValidationResult(is_valid=False, errors=[*errors, *_refuse_size(_LONG_TEXTS).errors])
         for error in self._validator.iter_errors(filled):
             errors += explain_error(error, schema=self._schema, params=params, secret=self._secret)
             if len(errors) >= MAX_ERRORS:
                 break
         return ValidationResult(is_valid=False, errors=errors or [_not_json_error(arguments)])
 
-    def _find_size_error(self, arguments: dict[str, Any]) -> ValidationError | None:
+    def _refuse_large(self, arguments: dict[str, Any]) -> ValidationResult | None:
         """Refuse arguments that would take too long to check: these checks cannot be interrupted."""
         if not self._cost.permits_depth(arguments):
             problem = f"are nested more than {self._cost.max_depth} levels deep, which takes too long to check."
-            return _make_size_error(problem, "depth")
+            return _refuse_size(problem, "depth")
         if not self._cost.permits_size(arguments):
-            return _make_size_error("have too many values to be checked against these parameters.", "size")
+            return _refuse_size("have too many values to be checked against these parameters.")
         return None
 
 
@@ -196,6 +203,16 @@ class ToolParameterValidator:
         return entry[1]
 
 
+def _refuse(message: str, *, expected: str, code: str, hint: str = "", received: str | None = None) -> ValidationResult:
+    """Return the result for arguments that are wrong as a whole."""
+    error = ValidationError(path="", message=message, expected=expected, received=received, hint=hint, code=code)
+    return ValidationResult(is_valid=False, errors=[error])
+
+
+def _refuse_size(problem: str, code: str = "size") -> ValidationResult:
+    return _refuse(f"the arguments {problem}", expected="smaller arguments", code=code)
+
+
 def _find_non_finite(params: dict[str, Any]) -> ValidationError | None:
     """Refuse NaN and infinity: converted to null, they would mean that the parameter is absent."""
     for name, value in params.items():
@@ -206,60 +223,9 @@ def _find_non_finite(params: dict[str, Any]) -> ValidationError | None:
     return None
 
 
-def _make_size_error(problem: str, code: str) -> ValidationError:
-    return ValidationError(
-        path="", message=f"the arguments {problem}", expected="smaller arguments", received=None, code=code
-    )
-
-
-def _no_match_error() -> ValidationError:
-    message = "the arguments match none of the allowed forms."
-    return ValidationError(path="", message=message, expected="other arguments", received=None, code="anyOf")
-
-
 def _not_json_error(params: dict[str, Any]) -> ValidationError:
     """Refuse Python objects in strict mode; lenient mode converts them to JSON."""
     name = next((name for name, value in params.items() if plain_json(value) != value), "")
     type_name = type(params.get(name)).__name__
-    return ValidationError(
-        path=name,
-        message=f"must be a JSON value, not a Python {type_name}.",
-        expected="JSON",
-        received=type_name,
-        code="type",
-    )
-
-
-def _too_deep_result() -> ValidationResult:
-    error = ValidationError(
-        path="",
-        message=f"arguments must not be nested deeper than {MAX_DEPTH} levels.",
-        expected=f"at most {MAX_DEPTH} levels",
-        received=None,
-        hint="Send a flatter structure, or the whole as text.",
-        code="depth",
-    )
-    return ValidationResult(is_valid=False, errors=[error])
-
-
-def _unreadable_result(error: BaseException) -> ValidationResult:
-    """Return the result for arguments of which a method failed."""
-    problem = ValidationError(
-        path="",
-        message=f"arguments cannot be read: {type(error).__name__}: {error_text(error)}.",
-        expected="JSON values",
-        received=None,
-        code="type",
-    )
-    return ValidationResult(is_valid=False, errors=[problem])
-
-
-def _not_an_object_result(params: Any) -> ValidationResult:
-    error = ValidationError(
-        path="",
-        message=f"arguments must be an object of names and values, not {type(params).__name__}.",
-        expected="an object",
-        received=type(params).__name__,
-        code="type",
-    )
-    return ValidationResult(is_valid=False, errors=[error])
+    message = f"must be a JSON value, not a Python {type_name}."
+    return ValidationError(path=name, message=message, expected="JSON", received=type_name, code="type")
