@@ -90,7 +90,6 @@ if TYPE_CHECKING:  # the same names as in `_NAMES`, for type checkers
     from ferrule.models import ModelRequest as ModelRequest
     from ferrule.models import choose_model as choose_model
     from ferrule.orchestrator import Orchestrator as Orchestrator
-    from ferrule.orchestrator import OrchestratorResult as OrchestratorResult
     from ferrule.policy.policy import Policy as Policy
     from ferrule.policy.policy import Rule as Rule
     from ferrule.store import ToolCallRecord as ToolCallRecord
@@ -163,7 +162,7 @@ _NAMES = {
     "ferrule.library.subagent": ("ToolSubAgent",),
     "ferrule.memory": ("ExecutionContext", "RunMemory"),
     "ferrule.models": ("Model", "ModelReply", "ModelRequest", "choose_model"),
-    "ferrule.orchestrator": ("Orchestrator", "OrchestratorResult"),
+    "ferrule.orchestrator": ("Orchestrator",),
     "ferrule.policy.policy": ("Policy", "Rule"),
     "ferrule.store": ("ToolCallRecord", "ToolCallSummary", "ToolKnowledgeStore"),
 }

@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 
 from ferrule.agent.agent import Agent
 from ferrule.agent.agent import Agent as SuperMagic
+from ferrule.agent.answer import ASK_USER, NO_TOOL, PlanStep
 from ferrule.agent.budget import RunLimits
 from ferrule.agent.decisions import AgentDecision, parse_decision
 from ferrule.agent.formats import DecisionFormat, find_json_values
@@ -50,7 +51,6 @@ from ferrule.models.offline import OfflineModel
 from ferrule.texts.description_labels import description_texts
 from ferrule.texts.language import detect_language
 from ferrule.texts.planning_prompts import TOOL_REQUIREMENTS, TOOL_SELECTION
-from ferrule.workflow.plan import ASK_USER, NO_TOOL, PlanStep
 from ferrule.workflow.planning import PlanningAgent
 from ferrule.workflow.references import resolve_references
 

@@ -16,7 +16,7 @@ from rich.text import Text
 from typer.main import get_command
 
 from ferrule.agent import AgentAnswer, AgentState, ApprovalRequest, Question
-from ferrule.agent.answer import TextPiece
+from ferrule.agent.answer import PlanCreated, TextPiece
 from ferrule.cli import printing
 from ferrule.cli.app import COMMANDS, app, main
 from ferrule.cli.remote import remote_app
@@ -28,9 +28,7 @@ from ferrule.cli.terminal import (
     terminal_elicitation,
 )
 from ferrule.core.elicitation import Elicitation
-from ferrule.orchestrator import OrchestratorResult
 from ferrule.workflow import Plan, PlanStep, StepResult
-from ferrule.workflow.results import PlanCreated
 
 ANSWER = "# Orders\n\nThere are **two**:\n\n- first\n- second\n\n```\na\n\nb\n```\n\nSee [the list](https://example.com/x).\n"
 
@@ -102,7 +100,7 @@ def test_a_table_that_does_not_fit_shows_each_row_as_a_paragraph(monkeypatch, ca
 def test_nothing_of_what_a_person_agrees_to_is_hidden(capsys: pytest.CaptureFixture[str]):
     command = "echo hi. " * 60 + "rm -rf / \u202e" + "x" * 20_000
     request = ApprovalRequest(call_id="1", tool_id="sh", action=None, arguments={"command": command}, reason="")
-    print_waiting(AgentAnswer(run_id="r", state=AgentState.WAITING, approvals=[request]))
+    print_waiting(AgentAnswer(run_id="r", state=AgentState.WAITING, approvals=(request,)))
     shown = capsys.readouterr().err
     assert "rm -rf /" in shown and "\u202e" not in shown and "characters are not shown" in shown
 
@@ -110,7 +108,7 @@ def test_nothing_of_what_a_person_agrees_to_is_hidden(capsys: pytest.CaptureFixt
 def test_a_run_with_a_chinese_question_asks_in_chinese(capsys: pytest.CaptureFixture[str]):
     reason = "refund may destroy something that cannot be restored."
     request = ApprovalRequest(call_id="1", tool_id="refund", action=None, arguments={"order": 7}, reason=reason)
-    print_waiting(AgentAnswer(run_id="r", state=AgentState.WAITING, approvals=[request]), "zh")
+    print_waiting(AgentAnswer(run_id="r", state=AgentState.WAITING, approvals=(request,)), "zh")
     assert capsys.readouterr().err.splitlines() == [
         '? 允许调用 refund 吗？参数：{"order":7}',
         "  refund 可能造成无法恢复的破坏。",
@@ -148,9 +146,7 @@ async def test_a_server_that_asks_cannot_write_lines_of_ours(capsys: pytest.Capt
 
 def test_what_a_run_waits_for_is_said_with_all_there_is_to_choose_from(capsys: pytest.CaptureFixture[str]):
     asked = (Question(call_id="1", text="Which?", options=("red", "blue")), Question(call_id="2", text="Who?"))
-    waits = OrchestratorResult(
-        question="Paint", answer="", state=AgentState.WAITING, strategy="plan", run_id="r", questions=asked
-    )
+    waits = AgentAnswer(question="Paint", state=AgentState.WAITING, strategy="plan", run_id="r", questions=asked)
     print_waiting(waits)
     said = capsys.readouterr().err
     assert "? Which?\n  - red\n  - blue\n  Answer with: ferrule ask --resume r" in said

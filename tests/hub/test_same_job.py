@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from ferrule import ToolEngine, ToolEngineConfig, UnifiedToolLibrary, tool
+from ferrule.agent.answer import PlanStep
 from ferrule.hub import ToolCandidate, ToolHub
 from ferrule.testing import ScriptedModel
 from ferrule.workflow import ExecutionAgent
-from ferrule.workflow.plan import PlanStep
 from ferrule.workflow.results import StepContext
 from tests.hub.recording_tools import engine_with, make_tool
 from tests.kinds.mcp.mcp_servers import engine_for, rough

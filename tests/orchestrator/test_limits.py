@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from ferrule import UnifiedToolLibrary, tool
-from ferrule.agent import Agent, AgentState, RunLimits
+from ferrule.agent import Agent, AgentAnswer, AgentState, RunLimits
 from ferrule.concurrency import ConcurrencyConfig
 from ferrule.core.messages import Usage
 from ferrule.core.model import ModelReply, ModelRequest, TextSink
 from ferrule.errors import ModelUnavailable
 from ferrule.models.retry import RetryingModel
-from ferrule.orchestrator import OrchestratorResult
 from tests.orchestrator.opening import open_orchestrator
 from tests.support.virtual_time import loop_time, virtual_time
 from tests.workflow.plans import add, plan, shout, step
@@ -46,7 +45,7 @@ class HangingModel:
         return reply if isinstance(reply, ModelReply) else ModelReply(text=reply, usage=Usage(requests=1))
 
 
-async def ask(model: Any, limits: RunLimits, **options: Any) -> OrchestratorResult:
+async def ask(model: Any, limits: RunLimits, **options: Any) -> AgentAnswer:
     async with open_orchestrator([add, shout], model, limits=limits, **options) as orchestrator:
         return await orchestrator.process_task("Shout the sum of one and two")
 

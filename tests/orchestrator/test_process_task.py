@@ -8,13 +8,12 @@ import pytest
 
 from ferrule import UnifiedToolLibrary, tool
 from ferrule.agent import AgentState
+from ferrule.agent.answer import NO_TOOL, PlanCreated, StepEnded
 from ferrule.core.spec import Tool
 from ferrule.errors import ModelRefused
 from ferrule.kinds.function.tools import tool_of
 from ferrule.orchestrator import Orchestrator
 from ferrule.testing import ScriptedModel
-from ferrule.workflow.plan import NO_TOOL
-from ferrule.workflow.results import PlanCreated, StepEnded
 
 
 def plan(*steps: dict[str, Any]) -> str:

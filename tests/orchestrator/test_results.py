@@ -7,10 +7,9 @@ import pytest
 
 from ferrule import Policy, Rule, SetupError, UnifiedToolLibrary, tool
 from ferrule.agent import AgentState, Approval, ApprovalRequest, Question, RunLimits
-from ferrule.agent.answer import CallEnded, TextPiece
+from ferrule.agent.answer import CallEnded, PlanCreated, StepEnded, TextPiece
 from ferrule.orchestrator import Orchestrator
 from ferrule.testing import ScriptedModel
-from ferrule.workflow.results import PlanCreated, StepEnded
 from tests.orchestrator.opening import open_orchestrator
 from tests.workflow.plans import plan
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ferrule.agent.answer import Plan
 from ferrule.core.names import encode_model_name
 from ferrule.errors import InvalidArguments
-from ferrule.workflow.plan import Plan, parse_plan, single_step_plan
+from ferrule.workflow.plan import parse_plan, single_step_plan
 from ferrule.workflow.references import find_referenced_steps, renumber_references, resolve_references
 
 TOOLS = ["search_web", "calculate", "get_time"]

@@ -8,12 +8,12 @@ import pytest
 
 from ferrule import Secret, UnifiedToolLibrary, tool
 from ferrule.agent import AgentState
+from ferrule.agent.answer import PlanCreated, StepEnded
 from ferrule.agent.run import Run
 from ferrule.core.messages import text_of_message
 from ferrule.core.model import ModelReply, ModelRequest
 from ferrule.errors import ModelRefused
 from ferrule.testing import ScriptedModel
-from ferrule.workflow.results import PlanCreated, StepEnded
 from tests.workflow.plans import add, broken, plan, shout, step
 
 
@@ -87,7 +87,7 @@ async def test_what_is_written_down_twice_is_given_once(workflow, tmp_path):
             again = await flow.resume("r")
         assert [r.output for r in again.results] == [2]
         assert len((await Run.load("r", library.engine.store)).messages) == 4
-        assert (await Run.load("r", library.engine.store)).finished_plan_steps == 1
+        assert len((await Run.load("r", library.engine.store)).steps) == 1
 
 
 async def test_a_run_that_has_its_answer_is_not_begun_anew(workflow, tmp_path, monkeypatch):

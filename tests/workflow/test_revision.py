@@ -8,11 +8,11 @@ import pytest
 
 from ferrule import tool
 from ferrule.agent import AgentState, RunLimits
+from ferrule.agent.answer import PlanCreated, StepEnded
 from ferrule.core.messages import Usage
 from ferrule.core.model import ModelReply
 from ferrule.errors import ModelRefused
 from ferrule.testing import ScriptedModel
-from ferrule.workflow.results import PlanCreated, StepEnded
 from tests.support.virtual_time import in_virtual_time, loop_time
 from tests.workflow.plans import add, broken, delete, plan, shout, step
 

@@ -8,9 +8,10 @@ from typing import Any, Literal
 import pytest
 
 from ferrule import AgentState, Policy, UnifiedToolLibrary, tool
+from ferrule.agent.answer import StepAttempt, StepResult
 from ferrule.testing import ScriptedModel
 from ferrule.workflow import SimpleWorkflow
-from ferrule.workflow.results import StepAttempt, StepResult, find_made_up_number
+from ferrule.workflow.results import find_made_up_number
 from tests.workflow.plans import plan
 
 QUESTION = "How many stars does the project acme/rocket have?"

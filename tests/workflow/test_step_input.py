@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from ferrule import UnifiedToolLibrary, tool
+from ferrule.agent.answer import PlanStep, StepResult
 from ferrule.agent.control_tools import history_tool
 from ferrule.core.messages import ToolCall
 from ferrule.core.model import ModelReply
@@ -13,8 +14,7 @@ from ferrule.memory.conversation import ConversationMemory
 from ferrule.models.offline import OfflineModel
 from ferrule.testing import ScriptedModel
 from ferrule.workflow import ExecutionAgent
-from ferrule.workflow.plan import PlanStep
-from ferrule.workflow.results import StepContext, StepResult
+from ferrule.workflow.results import StepContext
 
 
 async def execute(library: UnifiedToolLibrary, model: Any, tool_type: str, description: str) -> StepResult:

@@ -8,9 +8,9 @@ import pytest
 
 from ferrule import UnifiedToolLibrary, tool
 from ferrule.agent import AgentState
+from ferrule.agent.answer import PlanCreated, StepEnded
 from ferrule.errors import ModelRefused
 from ferrule.testing import ScriptedModel
-from ferrule.workflow.results import PlanCreated, StepEnded
 from tests.support.virtual_time import in_virtual_time
 from tests.support.waiting import until
 from tests.workflow.plans import add, broken, plan, step

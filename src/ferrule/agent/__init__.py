@@ -1,7 +1,7 @@
 """The tool-call loop on top of the library."""
 
 from ferrule.agent.agent import Agent
-from ferrule.agent.answer import AgentAnswer, AgentState, AgentStep
+from ferrule.agent.answer import AgentAnswer, AgentState, Plan, PlanStep, StepResult, Verification
 from ferrule.agent.budget import RunLimits
 from ferrule.policy.approvals import Approval, ApprovalRequest, Person, Question
 
@@ -9,10 +9,13 @@ __all__ = [
     "Agent",
     "AgentAnswer",
     "AgentState",
-    "AgentStep",
     "Approval",
     "ApprovalRequest",
     "Person",
+    "Plan",
+    "PlanStep",
     "Question",
     "RunLimits",
+    "StepResult",
+    "Verification",
 ]

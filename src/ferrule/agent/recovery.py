@@ -6,14 +6,13 @@ import asyncio
 import time
 from typing import Final
 
-from ferrule.agent.answer import AgentStep
+from ferrule.agent.answer import StepResult
 from ferrule.agent.control_tools import CONTROL_TOOLS
 from ferrule.agent.run import Run
 from ferrule.agent.toolbox import ResolvedCall, ToolOffer
-from ferrule.agent.turn import ActiveRun, advice_for_model
+from ferrule.agent.turn import ActiveRun, advice_for_model, result_of_call
 from ferrule.catalog.registry import ToolRegistry
 from ferrule.core.call import CALLER_CONVERSATION_AGENT, ToolExecutionResult
-from ferrule.core.messages import ToolCall
 from ferrule.errors import CANCELLED, KNOWN_FAILURE, PERMISSION_DENIED, VALIDATION_ERROR, ToolNotFound
 from ferrule.memory import RunMemory
 from ferrule.store import ToolCallRecord, ToolKnowledgeStore
@@ -53,7 +52,7 @@ def restore_memory(run: Run, memory: RunMemory | None, registry: ToolRegistry) -
     """Restore the context and the memory of a run from its steps."""
     for step in run.steps:
         result = _result_from_step(step)
-        run.context.record(step.tool_id, step.action, step.arguments, result)
+        run.context.record(step.tool_id, step.action, dict(step.arguments), result)
         if memory is None or not _was_executed(step) or not registry.snapshot().may_contain(step.tool_id):
             continue
         try:
@@ -75,7 +74,7 @@ async def answer_interrupted_calls(active: ActiveRun, offer: ToolOffer) -> None:
         resolved = active.resolver.resolve(call, offer)
         record = None if resolved.tool_id in CONTROL_TOOLS else records.get(call.id)
         if record is not None and not (record.status in INTERRUPTED_STATUSES and _is_repeatable(resolved)):
-            run.add_answer(_step_from_record(call, record))
+            run.add_step(_step_from_record(resolved, record))
         elif call.id not in run.approvals:
             unanswered.append(resolved)
     await active.execute_calls(unanswered, offer)
@@ -87,14 +86,14 @@ def _is_repeatable(resolved: ResolvedCall) -> bool:
     )
 
 
-def _was_executed(step: AgentStep) -> bool:
+def _was_executed(step: StepResult) -> bool:
     """Whether a tool was called and its outcome is known: the call was not refused, known to fail, or interrupted."""
     if step.error_type in (KNOWN_FAILURE, CANCELLED, INTERRUPTED):
         return False
     return bool(step.record_id) or step.error_type not in (PERMISSION_DENIED, VALIDATION_ERROR)
 
 
-def _step_from_record(call: ToolCall, record: ToolCallRecord) -> AgentStep:
+def _step_from_record(resolved: ResolvedCall, record: ToolCallRecord) -> StepResult:
     text, advice, error_type = UNKNOWN_OUTCOME, "", record.error_type
     if record.status in INTERRUPTED_STATUSES:
         error_type = INTERRUPTED
@@ -108,21 +107,21 @@ def _step_from_record(call: ToolCall, record: ToolCallRecord) -> AgentStep:
             metadata=record.metadata,
         )
         text, advice = result.text, advice_for_model(result)
-    return AgentStep(
-        id=call.id,
-        tool_id=record.tool_name,
+    return result_of_call(
+        resolved,
+        record.tool_name,
+        text,
+        is_success=record.is_success,
+        record_id=record.record_id,
+        error_type=error_type,
         action=record.action,
         arguments=dict(record.params),
-        text=text,
-        is_success=record.is_success,
-        error_type=error_type,
         seconds=record.execution_time or 0.0,
-        record_id=record.record_id,
         advice=advice,
     )
 
 
-def _result_from_step(step: AgentStep) -> ToolExecutionResult:
+def _result_from_step(step: StepResult) -> ToolExecutionResult:
     return ToolExecutionResult(
         is_success=step.is_success,
         tool_name=step.tool_id,

@@ -6,9 +6,8 @@ process is killed between any two of them, another process can continue.
 
     begin    the task, with all messages before the model's first reply; of a plan, also the workflow
     message  a message of the system, the user or the model
-    answer   the result of one call, as soon as it is available
     plan     the plan, and each revision of the plan
-    step     the result of one step of the plan, after it was verified
+    step     the result of one call as soon as it is available, or of one step of the plan after it was verified
     wait     the questions and approvals that the run waits for
     end      how the run ended, also by an error; if the run is resumed later, further entries follow
 
@@ -22,11 +21,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from typing import Any, Final
 from uuid import uuid4
 
-from ferrule.agent.answer import NO_OUTPUT, AgentAnswer, AgentState, AgentStep
+from ferrule.agent.answer import NO_OUTPUT, NO_TOOL, AgentAnswer, AgentState, Plan, StepResult
 from ferrule.catalog.model_schemas import estimate_schema_tokens
 from ferrule.core.content import as_text
 from ferrule.core.messages import (
@@ -40,7 +39,6 @@ from ferrule.core.messages import (
     text_of_message,
     tool_message,
 )
-from ferrule.core.names import model_name
 from ferrule.errors import (
     FerruleError,
     LockHeld,
@@ -56,13 +54,10 @@ from ferrule.policy.budgets import RunCosts, is_extension_request
 from ferrule.store import ToolKnowledgeStore
 from ferrule.store.store import StoreLock
 
-_STEP_FIELDS = tuple(field.name for field in fields(AgentStep))
 RUN_PREFIX: Final = "run:"
 _NEVER_SECRET: Final = ("kind", "state", "used", "usage", "seconds", "cost", "costs")
 """Fields that are needed to continue the run; a number in them may equal a secret by chance."""
 _MAX_EARLIER_QUESTION: Final = 500
-NO_TOOL: Final = "none"
-"""The tool of a step that is reasoning."""
 _SECRET_LOST: Final = (
     "This call was not executed: it contained a secret, and secrets are not stored while a run waits or is "
     "interrupted. Make it again with the value itself, or ask for it."
@@ -77,14 +72,15 @@ class Run:
         self.task = task
         self.state = AgentState.RUNNING
         self.messages: list[Message] = []
-        self.steps: list[AgentStep] = []
+        self.steps: list[StepResult] = []
+        """The results of the calls, or of the steps of the plan."""
         self.usage = Usage()
         self.costs = RunCosts()
         self.turns = 0
         self.context = ExecutionContext(task_description=task)
         self.open_calls: list[ToolCall] = []
         """The calls of the last turn, until all of them have results."""
-        self.answers: dict[str, AgentStep] = {}
+        self.answers: dict[str, StepResult] = {}
         """Results of the open calls, by call id."""
         self.questions: dict[str, Question] = {}
         self.approvals: dict[str, ApprovalRequest] = {}
@@ -98,10 +94,8 @@ class Run:
         """The kind of workflow that executes the plan of the run; None for a run without a plan."""
         self.history = ""
         """The conversation before the task of a plan, as text."""
-        self.plan: Mapping[str, Any] | None = None
-        """The latest plan, as stored: without secrets."""
-        self.results: dict[str, Mapping[str, Any]] = {}
-        """The results of the plan's steps, as stored, by step id."""
+        self.plan: Plan | None = None
+        """The latest plan, without secrets."""
         # Kept up to date with the messages and steps, which only grow: a turn must not read all of them again.
         self._topic: str | None = None
         self._read_messages = 0
@@ -130,11 +124,6 @@ class Run:
     @property
     def seconds(self) -> float:
         return self._seconds_before + time.monotonic() - self._started
-
-    @property
-    def finished_plan_steps(self) -> int:
-        """How many steps of the run's plan have results; 0 without a plan."""
-        return len(self.results)
 
     @property
     def open_requests(self) -> frozenset[str]:
@@ -204,15 +193,18 @@ class Run:
         self.messages.append(message)
         self._write("message", message=message)
 
-    def add_plan(self, plan: Mapping[str, Any]) -> None:
+    def add_plan(self, plan: Plan) -> None:
         """Store a plan, or a revision of the plan, from which secrets were removed."""
         self.plan = plan
-        self._write("plan", plan=plan)
+        self._write("plan", plan=plan.to_dict())
 
-    def add_step(self, result: Mapping[str, Any]) -> None:
-        """Store the result of a step of the plan."""
-        self._write("step", result=result)
-        self._apply_step(result)
+    def add_step(self, step: StepResult) -> None:
+        """Add the result of a call or of a step of the plan.
+
+        Once all open calls of a turn have results, these enter the history in call order.
+        """
+        self._write("step", step=step.to_entry())
+        self._apply_step(step)
 
     def set_offer(self, schemas: Sequence[Schema], model: str) -> None:
         """Note which model is asked next, and how many tokens the schemas of each tool take that it is shown."""
@@ -253,12 +245,6 @@ class Run:
             fields["cost"] = cost
         self._write("message", **fields)
 
-    def add_answer(self, step: AgentStep) -> None:
-        """Add the result of one call. Once all open calls have results, these enter the history in call order."""
-        values = {name: getattr(step, name) for name in _STEP_FIELDS}
-        self._write("answer", step=values)
-        self._apply_answer(step)
-
     def wait(self) -> None:
         """Let the run wait for people. A resumed run that waits for the same as before writes nothing."""
         self.state = AgentState.WAITING
@@ -283,19 +269,24 @@ class Run:
             self.end(AgentState.INTERRUPTED, "", describe_interruption(error))
 
     def answer(self, summary: Mapping[str, Any]) -> AgentAnswer[Any]:
+        """Return what the run has come to. `summary` is that of its calls."""
         return AgentAnswer(
             run_id=self.id,
+            question=self.task,
+            strategy="loop" if self.workflow is None else "plan",
             state=self.state,
             text=self.text,
-            steps=list(self.steps),
+            plan=self.plan,
+            steps=tuple(self.steps),
             usage=self.usage,
             cost=self.costs.total,
             model_cost=self.costs.models,
             tool_cost=self.costs.tools,
             messages=list(self.messages),
-            questions=list(self.questions.values()),
-            approvals=list(self.approvals.values()),
+            questions=tuple(self.questions.values()),
+            approvals=tuple(self.approvals.values()),
             reason=self.reason,
+            errors=(self.reason,) if self.reason and self.state is AgentState.STOPPED else (),
             summary=dict(summary),
             value=self.value,
         )
@@ -326,24 +317,19 @@ class Run:
             return entry
         return {name: value if name in _NEVER_SECRET else self.secrets.redact(value) for name, value in entry.items()}
 
-    def _apply_step(self, result: Mapping[str, Any]) -> None:
-        step_id = str(result["step_id"])
-        if step_id not in self.results:
-            self.messages += _messages_of_step(result)
-        self.results[step_id] = result
-        self.questions.pop(step_id, None)
-        self.approvals.pop(step_id, None)
-
-    def _apply_answer(self, step: AgentStep) -> None:
+    def _apply_step(self, step: StepResult) -> None:
         self.steps.append(step)
-        for name in (step.tool_id, model_name(step.tool_id, step.action)):
-            self._names_in_steps.pop(name, None)
-            self._names_in_steps[name] = None
-        if not step.is_success:
-            self._failed_calls.add(step.id)
-        self.answers[step.id] = step
         self.questions.pop(step.id, None)
         self.approvals.pop(step.id, None)
+        if self.workflow is not None:
+            self.messages += _messages_of_step(step)
+            return
+        for name in (step.tool_id, step.tool_type):
+            self._names_in_steps.pop(name, None)
+            self._names_in_steps[name] = None
+        if not step.success:
+            self._failed_calls.add(step.id)
+        self.answers[step.id] = step
         if len(self.answers) == len(self.open_calls):
             self.messages += [tool_message(call, self.answers[call.id].text_for_model) for call in self.open_calls]
             self.open_calls, self.answers = [], {}
@@ -392,19 +378,18 @@ class Run:
             self.call_ids |= {call["id"] for message in self.messages for call in message.get("tool_calls") or ()}
         elif kind == "message":
             self._replay_message(entry)
-        elif kind == "answer":
-            step = AgentStep(**entry["step"])
-            self._apply_answer(step)
-            if step.tool_id == "finish_task" and step.is_success:
+        elif kind == "step":
+            step = StepResult.from_dict(entry["step"])
+            self._apply_step(step)
+            if self.workflow is not None:
+                self.state = AgentState.RUNNING
+            elif step.tool_id == "finish_task" and step.success:
                 self.finish_message = str(step.arguments.get("message", ""))
         elif kind == "wait":
             self.state = AgentState.WAITING
             self._replay_requests(entry)
         elif kind == "plan":
-            self.plan, self.state = entry["plan"], AgentState.RUNNING
-        elif kind == "step":
-            self._apply_step(entry["result"])
-            self.state = AgentState.RUNNING
+            self.plan, self.state = Plan.from_dict(entry["plan"]), AgentState.RUNNING
         elif kind == "end":
             self.state, self.text, self.reason = AgentState(entry["state"]), entry["text"], entry["reason"]
             self._replay_requests(entry)
@@ -451,14 +436,14 @@ def _usage_from_list(used: Sequence[int]) -> Usage:
     return Usage(requests=requests, input_tokens=input_tokens, output_tokens=output_tokens, cached_tokens=cached_tokens)
 
 
-def _messages_of_step(result: Mapping[str, Any]) -> list[Message]:
+def _messages_of_step(step: StepResult) -> list[Message]:
     """Return a step of a plan as the messages of a conversation: as a tool call with its result."""
-    text = result["result"] if result["success"] else result["error"] or "failed"
-    if result["tool_type"] == NO_TOOL or result["skipped"]:
-        return [assistant_message(f"{result['description']}: {text}")]
-    call = ToolCall(name=result["tool_type"], arguments=result["arguments"] or {}, id=f"step-{result['step_id']}-1")
-    full = as_text(result["output"]) if result["success"] and result["output"] is not None else text
-    return [assistant_message(result["description"], [call]), tool_message(call, full)]
+    text = step.result if step.success else step.error or "failed"
+    if step.tool_type == NO_TOOL or step.skipped:
+        return [assistant_message(f"{step.description}: {text}")]
+    call = ToolCall(name=step.tool_type, arguments=dict(step.arguments), id=f"step-{step.step_id}-1")
+    full = as_text(step.output) if step.success and step.output is not None else text
+    return [assistant_message(step.description, [call]), tool_message(call, full)]
 
 
 def new_run_id() -> str:

@@ -370,6 +370,11 @@ class ResolvedCall:
     def action(self) -> str | None:
         return None if self.target is None else self.target[1].name
 
+    @property
+    def model_name(self) -> str:
+        """The name of the tool for models."""
+        return self.call.name if self.target is None else self.target[0].spec.model_name(self.target[1])
+
     @cached_property
     def key(self) -> Any:
         """What the call is compared by."""

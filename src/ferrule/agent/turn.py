@@ -18,7 +18,6 @@ from typing import Any, Final, TypeVar
 from ferrule.agent.answer import (
     AgentAnswer,
     AgentState,
-    AgentStep,
     CallEnded,
     CallProgress,
     CallStarted,
@@ -27,6 +26,8 @@ from ferrule.agent.answer import (
     RunEnded,
     RunEvent,
     RunPaused,
+    StepAttempt,
+    StepResult,
 )
 from ferrule.agent.budget import RunBudget
 from ferrule.agent.control_tools import ASK_USER, FINISH_TASK
@@ -440,17 +441,17 @@ class ActiveRun:
         advice: str = "",
     ) -> None:
         tool_id, action = resolved.tool_id, resolved.action
-        step = AgentStep(
-            id=resolved.call.id,
-            tool_id=tool_id,
+        step = result_of_call(
+            resolved,
+            tool_id,
+            text,
+            is_success=error_type is None if result is None else result.is_success,
+            record_id="" if result is None else result.call_id,
+            error_type=error_type if result is None else result.error_type,
             action=action,
             arguments=self._subagent.redact_arguments(tool_id, resolved.call.arguments, action),
-            text=text,
-            is_success=error_type is None if result is None else result.is_success,
-            error_type=error_type if result is None else result.error_type,
             seconds=0.0 if result is None else result.execution_time,
             cost=None if result is None else result.metadata.get("cost"),
-            record_id="" if result is None else result.call_id,
             advice=advice if self._can_reason else "",
         )
         if step.error_type == KNOWN_FAILURE:
@@ -462,9 +463,27 @@ class ActiveRun:
             self._insistent_calls += call in self._rejected_calls
             self._rejected_calls.add(call)
         if result is not None:
-            self.run.context.record(tool_id, action, step.arguments, result)
-        self.run.add_answer(step)
+            self.run.context.record(tool_id, action, dict(step.arguments), result)
+        self.run.add_step(step)
         self.emit(CallEnded(step))
+
+
+def result_of_call(
+    resolved: ResolvedCall, tool_id: str, text: str, *, is_success: bool, record_id: str, **fields: Any
+) -> StepResult:
+    """Return the result of a call of the loop. `text` is the result of the tool, or the error message."""
+    error = None if is_success else text
+    attempt = StepAttempt(level="name", tool=tool_id, success=is_success, error=error, call_id=record_id)
+    return StepResult(
+        step_id=resolved.call.id,
+        description="",
+        tool_type=resolved.model_name,
+        success=is_success,
+        result=text if is_success else "",
+        error=error,
+        attempts=(attempt,),
+        **fields,
+    )
 
 
 @lru_cache(maxsize=4096)

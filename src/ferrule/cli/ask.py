@@ -33,7 +33,7 @@ from ferrule.errors import FerruleError, SetupError
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory.conversation import DEFAULT_CONVERSATION
 from ferrule.models import Model, choose_model, close_model
-from ferrule.orchestrator import Orchestrator, OrchestratorResult
+from ferrule.orchestrator import Orchestrator
 from ferrule.orchestrator.orchestrator import DEFAULT_CACHE_TTL
 from ferrule.orchestrator.small_talk import detect_small_talk, reply_to_small_talk
 from ferrule.orchestrator.strategy_runner import StrategyChosen, history_as_messages, turns_of
@@ -249,7 +249,7 @@ def run_question(
         tree(event)
         view(event)
 
-    async def command() -> OrchestratorResult:
+    async def command() -> AgentAnswer:
         section = session.config().agent
         chosen = select_model(section, model)
         view.shows_results = can_reason(chosen)
@@ -292,7 +292,7 @@ def run_question(
         raise typer.Exit(EXIT_WAITING if result.state is AgentState.WAITING else EXIT_STOPPED)
 
 
-def _print_answer(result: OrchestratorResult, view: RunView, *, quiet: bool) -> None:
+def _print_answer(result: AgentAnswer, view: RunView, *, quiet: bool) -> None:
     if result.state is not AgentState.WAITING:
         view.finish(result.answer)
     print_waiting(result, detect_language(result.question))

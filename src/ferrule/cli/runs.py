@@ -17,7 +17,18 @@ from typing import Annotated, Any, Final
 import typer
 
 from ferrule.agent import AgentAnswer, AgentState, Approval, ApprovalRequest, Question
-from ferrule.agent.answer import CallEnded, CallStarted, TextPiece, TurnStarted
+from ferrule.agent.answer import (
+    NO_TOOL,
+    CallEnded,
+    CallStarted,
+    Plan,
+    PlanCreated,
+    PlanStep,
+    StepEnded,
+    StepResult,
+    TextPiece,
+    TurnStarted,
+)
 from ferrule.agent.run import RUN_PREFIX, Run, lock_run
 from ferrule.cli import printing
 from ferrule.cli.session import AsJson, MaxCount, ModelName, Output, RunId, open_output, parse_since, run_with_store
@@ -27,15 +38,12 @@ from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import CallCancelled
 from ferrule.evaluation.tasks_from_runs import read_tasks_from_runs
 from ferrule.memory.failure_history import FailureHistory, FailurePattern
-from ferrule.orchestrator import OrchestratorResult
 from ferrule.store import ToolKnowledgeStore
 from ferrule.texts.answers import main_text
 from ferrule.texts.error_messages import translate_error
 from ferrule.texts.fixed_replies import QUESTIONS_TO_USER
 from ferrule.texts.language import detect_language
 from ferrule.texts.shorten import shorten, single_line
-from ferrule.workflow.plan import NO_TOOL, Plan, PlanStep
-from ferrule.workflow.results import PlanCreated, StepEnded, StepResult
 
 _FENCE: Final = lazy_pattern(r"\s*(?:```|~~~)")
 _MARKUP: Final = lazy_pattern(
@@ -230,7 +238,7 @@ def _arguments_to_approve(arguments: dict[str, Any]) -> str:
     return f"{text[:half]} [… {len(text) - 2 * half} characters are not shown …] {text[-half:]}"
 
 
-def print_waiting(answer: AgentAnswer | OrchestratorResult, language: str = "en") -> None:
+def print_waiting(answer: AgentAnswer, language: str = "en") -> None:
     """Print what a waiting run needs, and the command that resumes it."""
     if answer.state is not AgentState.WAITING:
         return
@@ -377,7 +385,7 @@ def list_runs(context: typer.Context, limit: MaxCount = 20, as_json: AsJson = Fa
         ("run", "when", "state", "turns", "steps", "task"),
         [
             (entry.id, f"{datetime.fromtimestamp(time):%Y-%m-%d %H:%M}", entry.state.value, str(entry.turns))
-            + (str(len(entry.steps) + entry.finished_plan_steps), single_line(entry.task))
+            + (str(len(entry.steps)), single_line(entry.task))
             for entry, time in runs
         ],
         empty='No runs yet. Ask something: ferrule ask "what is 2 + 2?"',
@@ -511,7 +519,7 @@ def _describe_run(entry: Run, time: float) -> dict[str, Any]:
         "state": entry.state.value,
         "task": entry.task,
         "turns": entry.turns,
-        "calls": len(entry.steps) + entry.finished_plan_steps,
+        "calls": len(entry.steps),
         "text": entry.text,
         "reason": entry.reason,
     }

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 from uuid import uuid4
 
 from ferrule.agent import AgentState, Person, RunLimits
-from ferrule.agent.answer import log_listener_errors
+from ferrule.agent.answer import AgentAnswer, log_listener_errors
 from ferrule.agent.control_tools import HISTORY_TOOL, history_tool
 from ferrule.agent.requests import Answers, ApprovalDecisions
 from ferrule.core.events import ToolEngineEventType
@@ -30,7 +30,6 @@ from ferrule.memory.conversation import DEFAULT_CONVERSATION, ConversationMemory
 from ferrule.models.choose import choose_model
 from ferrule.models.retry import close_model
 from ferrule.orchestrator.request_cache import EventListener, RequestCache, SharedRuns, digest_configuration
-from ferrule.orchestrator.result import OrchestratorResult
 from ferrule.orchestrator.small_talk import (
     ABOUT_HISTORY,
     NON_QUESTIONS,
@@ -53,8 +52,8 @@ DEFAULT_CACHE_TTL: Final = 300.0
 class SharedResult:
     """The result of a run that several callers may wait for."""
 
-    result: OrchestratorResult
-    for_all: OrchestratorResult | None
+    result: AgentAnswer
+    for_all: AgentAnswer | None
     """The result for other conversations; None if something in it belongs to one conversation."""
 
 
@@ -144,7 +143,7 @@ class Orchestrator:
         conversation_id: str | None = None,
         history: Sequence[Message] = (),
         on_event: EventListener | None = None,
-    ) -> OrchestratorResult:
+    ) -> AgentAnswer:
         """Answer a question. Errors are reported in the result.
 
         `context` holds facts for the answer, by name. Questions without a `conversation_id` share one
@@ -192,7 +191,7 @@ class Orchestrator:
         *,
         approvals: ApprovalDecisions = None,
         on_event: EventListener | None = None,
-    ) -> OrchestratorResult:
+    ) -> AgentAnswer:
         """Continue a run that is waiting or was interrupted by a crash.
 
         `answer` is the answer to its question; `approvals` decides about its waiting calls.
@@ -221,7 +220,7 @@ class Orchestrator:
 
     # Processing steps
 
-    async def _maybe_fast_path(self, request: TaskRequest, small_talk: SmallTalk | None) -> OrchestratorResult | None:
+    async def _maybe_fast_path(self, request: TaskRequest, small_talk: SmallTalk | None) -> AgentAnswer | None:
         """The answer to small talk, without a model; None for everything else."""
         if small_talk is None:
             return None
@@ -229,12 +228,12 @@ class Orchestrator:
         language, tools = detect_language(request.task), self._list_tools()
         turns = await request.snapshot.turns() if small_talk in ABOUT_HISTORY else ()
         answer = reply_to_small_talk(small_talk, tools, turns, language)
-        return OrchestratorResult(
+        return AgentAnswer(
             question=request.task,
-            answer=answer,
+            text=answer,
             state=AgentState.FINISHED,
             strategy="fast_path",
-            tool_usage_summary=ToolCallSummary(conversation_id="").to_brief(),
+            summary=ToolCallSummary(conversation_id="").to_brief(),
             timings={"fast_path": time.perf_counter() - started},
         )
 
@@ -244,7 +243,7 @@ class Orchestrator:
         permissions = engine.permissions(self._principal, self.policy)
         return permissions.select_tools(engine.registry.snapshot()).values()
 
-    async def _answer_question(self, request: TaskRequest, listener: EventListener | None) -> OrchestratorResult:
+    async def _answer_question(self, request: TaskRequest, listener: EventListener | None) -> AgentAnswer:
         """Answer from the cache, by joining a run that is answering the same question, or by a new run."""
         self._ensure_history_tool()
         is_policy_constant = type(self.policy or self.library.engine.policy) is Policy  # others may decide anew
@@ -264,7 +263,7 @@ class Orchestrator:
         result = await self._run_shared(key, request, listener)
         return replace(result, timings={"cache": lookup, **result.timings})
 
-    async def _run_shared(self, key: str, request: TaskRequest, listener: EventListener | None) -> OrchestratorResult:
+    async def _run_shared(self, key: str, request: TaskRequest, listener: EventListener | None) -> AgentAnswer:
         """Answer by one run for all callers who ask the same question now.
 
         Between conversations, only results that belong to no conversation are shared.
@@ -294,7 +293,7 @@ class Orchestrator:
                 await self._cache.add(key, for_all, seconds)
         return SharedResult(result, for_all)
 
-    def _record_answer(self, request: TaskRequest, result: OrchestratorResult, seconds: float) -> OrchestratorResult:
+    def _record_answer(self, request: TaskRequest, result: AgentAnswer, seconds: float) -> AgentAnswer:
         """Add the answer to the conversation."""
         conversation = request.snapshot.conversation_id
         self.memory.add_answer(
@@ -302,7 +301,7 @@ class Orchestrator:
         )
         return self._finalize(replace(result, question=request.task, conversation_id=conversation), seconds)
 
-    def _finalize(self, result: OrchestratorResult, seconds: float) -> OrchestratorResult:
+    def _finalize(self, result: AgentAnswer, seconds: float) -> AgentAnswer:
         price = self._limits.price if self._limits is not None else None
         model_cost = result.model_cost
         if price is not None and not model_cost:  # the project has no price for the model, but the caller has

@@ -13,20 +13,19 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from ferrule.agent import AgentState
+from ferrule.agent.answer import AgentAnswer, AgentState, Plan, StepResult
 from ferrule.catalog.registry import RegistrySnapshot, ToolRegistry
 from ferrule.core.aio import retrieve_exception
 from ferrule.core.content import encode_json
 from ferrule.core.spec import Effects
 from ferrule.errors import SetupError, ToolNotFound
-from ferrule.orchestrator.result import OrchestratorResult, combine_verifications
 from ferrule.orchestrator.small_talk import depends_on_time, normalize_question, refers_to_history
 from ferrule.store import ToolKnowledgeStore
-from ferrule.workflow import Plan, StepResult
+from ferrule.workflow.verification import combine_verifications
 
 STREAM: Final = "answers"
 MAX_ANSWERS: Final = 1_000
@@ -42,7 +41,7 @@ _STORED_FIELDS: Final = ("question", "answer", "strategy", "run_id", "tool_usage
 
 @dataclass(frozen=True, slots=True)
 class CachedAnswer:
-    result: OrchestratorResult
+    result: AgentAnswer
     expires: float
 
 
@@ -66,7 +65,7 @@ class RequestCache:
         parts = [normalize_question(question), self._tools_fingerprint(registry), model, *context]
         return sha256(encode_json(parts, sort_keys=True)).hexdigest()[:32]
 
-    async def get(self, key: str) -> OrchestratorResult | None:
+    async def get(self, key: str) -> AgentAnswer | None:
         if self._ttl is None:
             return None
         answers = await self._load_answers()
@@ -80,7 +79,7 @@ class RequestCache:
         answers.move_to_end(key)
         return answer.result
 
-    async def add(self, key: str, result: OrchestratorResult, ttl: float) -> None:
+    async def add(self, key: str, result: AgentAnswer, ttl: float) -> None:
         """Store a result that `without_secrets` has returned."""
         answers = await self._load_answers()
         expires = self._clock() + ttl
@@ -93,8 +92,9 @@ class RequestCache:
             removed, self._removed = self._removed, []
             await self._store.delete_entries(STREAM, [key for key in removed if key not in answers])
 
-    def without_secrets(self, result: OrchestratorResult) -> OrchestratorResult | None:
+    def without_secrets(self, result: AgentAnswer) -> AgentAnswer | None:
         """The result as others may see it; None if its answer has a secret, and would be of no use without it."""
+        result = replace(result, messages=[])
         encoded = _encode_result(result)
         cleaned = self._store.get_run_secrets(result.run_id).redact(encoded)
         if cleaned == encoded:
@@ -102,7 +102,7 @@ class RequestCache:
         answer = _decode_answer({"result": cleaned, "until": 0.0})
         return answer.result if answer is not None and answer.result.answer == result.answer else None
 
-    async def find_ttl(self, result: OrchestratorResult, tools: RegistrySnapshot) -> float | None:
+    async def find_ttl(self, result: AgentAnswer, tools: RegistrySnapshot) -> float | None:
         """Seconds that an answer may be cached: at most as long as the results it is based on; None if not at all."""
         doubtful = result.verification is not None and not result.verification.verified
         if self._ttl is None or not result.is_finished or not result.answer or result.errors or doubtful:
@@ -171,7 +171,7 @@ def digest_configuration(*parts: Any) -> str:
     ).hexdigest()
 
 
-def _encode_result(result: OrchestratorResult) -> dict[str, Any]:
+def _encode_result(result: AgentAnswer) -> dict[str, Any]:
     """The fields of a result that are the same for every caller."""
     fields = result.to_dict()
     return {name: fields[name] for name in _STORED_FIELDS}
@@ -181,9 +181,12 @@ def _decode_answer(entry: Mapping[str, Any]) -> CachedAnswer | None:
     """Decode a stored answer; None if another version wrote it in a different format."""
     try:
         fields = dict(entry["result"])
+        text, summary = fields.pop("answer"), fields.pop("tool_usage_summary")
         plan, steps = fields.pop("plan"), tuple(map(StepResult.from_dict, fields.pop("steps")))
-        result = OrchestratorResult(
+        result = AgentAnswer(
             **fields,
+            text=text,
+            summary=summary,
             state=AgentState.FINISHED,
             plan=None if plan is None else Plan.from_dict(plan),
             steps=steps,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from ferrule.agent import Agent, Person, RunLimits
+from ferrule.agent.answer import AgentAnswer
 from ferrule.agent.budget import BudgetedModel, RunBudget
 from ferrule.agent.formats import find_json_values
 from ferrule.agent.requests import Answers, ApprovalDecisions
@@ -29,13 +30,13 @@ from ferrule.errors import ModelError, SetupError
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory.conversation import ConversationMemory, HistorySnapshot, Turn
 from ferrule.orchestrator.request_cache import EventListener, digest_configuration
-from ferrule.orchestrator.result import OrchestratorResult, convert_agent_answer, convert_workflow_result
 from ferrule.orchestrator.small_talk import refers_to_history
 from ferrule.texts.fixed_replies import CONVERSATION_HEADING, DIRECT_ANSWER
 from ferrule.texts.language import detect_language
 from ferrule.texts.shorten import first_sentence, shorten
 from ferrule.workflow import GraphWorkflow, SimpleWorkflow, Workflow
 from ferrule.workflow.planning import CORE_TOOLS, NoPlan
+from ferrule.workflow.verification import verify_calls
 
 # A question is answered with a plan, in the agent's loop, or by the model alone. The caller or the configuration may
 # choose; `model` lets the model choose. The default is the loop, where the model decides what it needs.
@@ -171,7 +172,7 @@ class StrategyRunner:
         self._agent = self._make_agent("")
         self._store = library.engine.store
 
-    async def run(self, request: TaskRequest, listener: EventListener | None) -> OrchestratorResult:
+    async def run(self, request: TaskRequest, listener: EventListener | None) -> AgentAnswer:
         """Answer a question."""
         started = time.perf_counter()
         budget, run_id = RunBudget(self._limits), new_run_id()
@@ -208,26 +209,24 @@ class StrategyRunner:
         answer: Answers,
         approvals: ApprovalDecisions,
         listener: EventListener | None,
-    ) -> OrchestratorResult:
+    ) -> AgentAnswer:
         """Continue a run with the agent or workflow that started it."""
         run = await Run.load(run_id, self._store)
         if run.workflow is None:
             bound = await self._memory.get_run_binding(run_id) or {}
-            agent_answer = await self._agent.resume(run_id, answer, approvals=approvals, on_event=listener)
-            strategy = bound.get("strategy", "loop")
-            return await convert_agent_answer(run.task, agent_answer, strategy, await self._summarize_calls(run_id))
-        workflow = self._get_workflow(run.workflow)
-        result = await workflow.resume(run_id, answer, approvals=approvals, on_event=listener)
-        return convert_workflow_result(result, await self._summarize_calls(run_id))
+            done = await self._agent.resume(run_id, answer, approvals=approvals, on_event=listener)
+            summary = (await self._library.engine.get_call_summary(run_id)).to_brief()
+            return await verify_calls(replace(done, strategy=bound.get("strategy", "loop"), summary=summary))
+        return await self._get_workflow(run.workflow).resume(run_id, answer, approvals=approvals, on_event=listener)
 
     # The strategies
 
-    async def _run_plan(self, request: TaskRequest) -> OrchestratorResult:
+    async def _run_plan(self, request: TaskRequest) -> AgentAnswer:
         history = history_as_text([*turns_of(request.messages), *request.turns], detect_language(request.task))
         workflow, facts = self.workflow, _format_context(request.context)
         context = {"history": "\n\n".join(filter(None, [facts, history]))}
         try:
-            result = await workflow.run(
+            return await workflow.run(
                 request.task,
                 context,
                 run_id=request.run_id,
@@ -240,9 +239,8 @@ class StrategyRunner:
             self._begin_run(request, StrategyChosen(strategy="loop", reason=str(problem)))
             answered = await self._run_loop(request)
             return replace(answered, usage=answered.usage + problem.usage)
-        return convert_workflow_result(result, await self._summarize_calls(request.run_id))
 
-    async def _run_loop(self, request: TaskRequest) -> OrchestratorResult:
+    async def _run_loop(self, request: TaskRequest) -> AgentAnswer:
         agent = self._make_agent(_format_context(request.context)) if request.context else self._agent
         answer = await agent.run(
             request.task,
@@ -251,9 +249,9 @@ class StrategyRunner:
             on_event=request.listener,
             budget=request.budget,
         )
-        return await convert_agent_answer(request.task, answer, "loop", answer.summary)
+        return await verify_calls(answer)
 
-    async def _run_direct(self, request: TaskRequest) -> OrchestratorResult:
+    async def _run_direct(self, request: TaskRequest) -> AgentAnswer:
         language = detect_language(request.task)
         prompt = "\n\n".join(
             filter(None, [DIRECT_ANSWER[language], self._instructions, _format_context(request.context)])
@@ -266,12 +264,9 @@ class StrategyRunner:
             on_event=request.listener,
             budget=request.budget,
         )
-        return await convert_agent_answer(request.task, answer, "direct", answer.summary)
+        return replace(answer, strategy="direct")
 
     # Details
-
-    async def _summarize_calls(self, run_id: str) -> dict[str, Any]:
-        return (await self._library.engine.get_call_summary(run_id)).to_brief()
 
     def _make_agent(self, instructions: str) -> Agent:
         return Agent(

@@ -12,11 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ferrule.agent import AgentAnswer
 from ferrule.agent.answer import AgentState, CallEnded, CallStarted, TextPiece, TurnStarted
 from ferrule.core.content import encode_json
 from ferrule.core.messages import Message, text_of_message
 from ferrule.errors import FerruleError
-from ferrule.orchestrator import OrchestratorResult
 from ferrule.orchestrator.strategy_runner import StrategyChosen
 from ferrule.server.asgi import encode_event, event_stream, stream_of_task
 from ferrule.server.authentication import Client
@@ -116,7 +116,7 @@ async def complete_chat(
     question = _read_messages([message.model_dump() for message in chat.messages])
     strategy, reply = _find_strategy(chat.model), _ChatReply(chat)
 
-    async def answer(listener: Callable[[Any], None] | None) -> OrchestratorResult:
+    async def answer(listener: Callable[[Any], None] | None) -> AgentAnswer:
         return await _answer(services, client, question, strategy, uuid4().hex, listener)
 
     if chat.stream:
@@ -143,7 +143,7 @@ async def create_response(
         question.messages = [*await _load_conversation(services, client, conversation_id), *question.messages]
     reply = _ResponseReply(body.model, conversation_id)
 
-    async def answer(listener: Callable[[Any], None] | None) -> OrchestratorResult:
+    async def answer(listener: Callable[[Any], None] | None) -> AgentAnswer:
         return await _answer(services, client, question, strategy, conversation_id, listener)
 
     if body.stream:
@@ -215,7 +215,7 @@ async def _answer(
     strategy: str | None,
     conversation_id: str,
     listener: Callable[[Any], None] | None,
-) -> OrchestratorResult:
+) -> AgentAnswer:
     async with client.calls.slot():
         return await services.orchestrator(client).process_task(
             question.text,
@@ -227,7 +227,7 @@ async def _answer(
         )
 
 
-def _answer_text(result: OrchestratorResult) -> str:
+def _answer_text(result: AgentAnswer) -> str:
     """The answer, or what the run waits for."""
     if result.state is not AgentState.WAITING:
         return result.answer
@@ -236,7 +236,7 @@ def _answer_text(result: OrchestratorResult) -> str:
     return "\n".join(lines)
 
 
-def _describe_run(result: OrchestratorResult) -> dict[str, Any]:
+def _describe_run(result: AgentAnswer) -> dict[str, Any]:
     """What OpenAI's format has no place for."""
     return {
         "run_id": result.run_id,
@@ -287,7 +287,7 @@ class _ChatReply:
         self._id, self._created, self._model = f"chatcmpl-{uuid4().hex}", int(time.time()), chat.model
         self._wants_usage = chat.stream_options is not None and chat.stream_options.include_usage
 
-    def complete(self, result: OrchestratorResult) -> dict[str, Any]:
+    def complete(self, result: AgentAnswer) -> dict[str, Any]:
         message = {"role": "assistant", "content": _answer_text(result), "refusal": None}
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
         head = self._head("chat.completion")
@@ -333,7 +333,7 @@ def _encode_data(content: dict[str, Any]) -> bytes:
     return b"data: " + encode_json(content) + b"\n\n"
 
 
-def _chat_usage(result: OrchestratorResult) -> dict[str, int]:
+def _chat_usage(result: AgentAnswer) -> dict[str, int]:
     usage = result.usage
     return {
         "prompt_tokens": usage.input_tokens,
@@ -350,7 +350,7 @@ class _ResponseReply:
         self._item_id, self._created, self._model = f"msg_{uuid4().hex}", int(time.time()), model
         self._number = 0
 
-    def complete(self, result: OrchestratorResult) -> dict[str, Any]:
+    def complete(self, result: AgentAnswer) -> dict[str, Any]:
         usage = {
             "input_tokens": result.usage.input_tokens,
             "input_tokens_details": {"cached_tokens": result.usage.cached_tokens},

@@ -29,7 +29,6 @@ from ferrule.core.events import ToolEngineEvent, ToolEngineEventType
 from ferrule.core.permission import Principal
 from ferrule.engine import ToolEngine
 from ferrule.errors import SetupError, StoreError, text_with_notes
-from ferrule.orchestrator import OrchestratorResult
 from ferrule.policy.approvals import ApprovalRequest
 from ferrule.store.channel import ChannelMessage
 from ferrule.store.servers import (
@@ -338,7 +337,7 @@ def describe_event(event: ToolEngineEvent) -> dict[str, Any]:
                 described |= {"is_success": value.is_success, "execution_time": value.execution_time}
             case Progress():
                 described |= {"fraction": value.fraction, "message": value.message}
-            case OrchestratorResult() | AgentAnswer():
+            case AgentAnswer():
                 described |= {"run_id": value.run_id, "state": value.state.value}
             case ApprovalRequest():
                 described |= {"approval_id": value.approval_id, "state": value.state, "run_id": value.run_id}

@@ -15,13 +15,13 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ferrule.agent.answer import AgentState, CallEnded, CallStarted, TextPiece, TurnStarted
+from ferrule.agent import AgentAnswer
+from ferrule.agent.answer import AgentState, CallEnded, CallStarted, PlanCreated, StepEnded, TextPiece, TurnStarted
 from ferrule.agent.run import RUN_PREFIX, Run
 from ferrule.core.permission import effect_tier
 from ferrule.errors import FerruleError, SetupError, ToolNotFound
 from ferrule.memory.conversation import CONVERSATION_PREFIX, ConversationMemory, Turn
 from ferrule.memory.failure_history import FailureHistory
-from ferrule.orchestrator import OrchestratorResult
 from ferrule.orchestrator.strategy_runner import StrategyChosen
 from ferrule.policy.approvals import Approval, ApprovalRequest, ApprovalState
 from ferrule.server.asgi import encode_event, event_stream, stream_of_task
@@ -39,7 +39,6 @@ from ferrule.server.services import (
     ServicesOfApp,
 )
 from ferrule.store.spending import CostSummary, summarize_costs
-from ferrule.workflow.results import PlanCreated, StepEnded
 
 router = APIRouter(prefix="/v1")
 
@@ -112,7 +111,7 @@ async def ask(request: Request, ask: AskRequest, services: ServicesOfApp, client
 
 async def answer_question(
     services: Services, client: Client, ask: AskRequest, listener: Callable[[Any], None] | None
-) -> OrchestratorResult:
+) -> AgentAnswer:
     """Answer a question in the client's name."""
     orchestrator, task = services.orchestrator(client, ask.model), asyncio.current_task()
     if ask.conversation_id:
@@ -134,7 +133,7 @@ async def answer_question(
         )
 
 
-def describe_answer(result: OrchestratorResult, client: Client) -> dict[str, Any]:
+def describe_answer(result: AgentAnswer, client: Client) -> dict[str, Any]:
     described = result.to_dict()
     described["conversation_id"] = described["conversation_id"].removeprefix(f"{client.tenant}/")
     return described
@@ -173,7 +172,7 @@ def describe_event(event: Any) -> tuple[str, dict[str, Any]] | None:
         case CallStarted():
             return "call", {"id": event.call.id, "name": event.call.name, "arguments": event.call.arguments}
         case CallEnded():
-            return "call_ended", asdict(event.step)
+            return "call_ended", event.step.to_dict()
     return None
 
 
@@ -220,7 +219,7 @@ async def resume_run(
     if resume.approve is not None:
         client.require("approve")
 
-    async def answer(listener: Callable[[Any], None] | None) -> OrchestratorResult:
+    async def answer(listener: Callable[[Any], None] | None) -> AgentAnswer:
         continued = services.continuations.find(run_id)
         if continued is not None and resume.answer is None and resume.approve is None:
             return await continued.join(listener)

@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from ferrule.agent.answer import AgentState
+from ferrule.agent import AgentAnswer
+from ferrule.agent.answer import AgentState, StepResult
 from ferrule.agent.run import RUN_PREFIX, Run
 from ferrule.core.aio import cancel_all, wait_at_most
 from ferrule.core.events import ToolEngineEvent, ToolEngineEventType
@@ -23,7 +24,6 @@ from ferrule.core.messages import Usage
 from ferrule.engine import ToolEngine
 from ferrule.errors import FerruleError, Rejected, RunInProgress, SetupError, StoreError
 from ferrule.memory.conversation import ConversationMemory
-from ferrule.orchestrator import OrchestratorResult
 from ferrule.orchestrator.request_cache import EventListener, SharedRun
 from ferrule.policy.approvals import ApprovalRequest
 from ferrule.server.problems import Problem
@@ -44,7 +44,7 @@ MAX_CONTINUED_RUNS: Final = 8
 STOP_TIMEOUT: Final = 10.0
 """Seconds for runs to end when the server stops; then they are interrupted."""
 
-ResumeRun = Callable[[str, EventListener], Awaitable[OrchestratorResult]]
+ResumeRun = Callable[[str, EventListener], Awaitable[AgentAnswer]]
 
 
 class Continuations:
@@ -53,7 +53,7 @@ class Continuations:
     def __init__(self, engine: ToolEngine, resume: ResumeRun, is_in_progress: Callable[[str], bool]) -> None:
         """`resume` continues a run in the name of who started it; `is_in_progress`: a request works on it here."""
         self._engine, self._resume, self._is_in_progress = engine, resume, is_in_progress
-        self._runs: dict[str, SharedRun[OrchestratorResult]] = {}
+        self._runs: dict[str, SharedRun[AgentAnswer]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._candidates: dict[str, float] = {}
         """Runs with decisions, and when to look at them."""
@@ -62,7 +62,7 @@ class Continuations:
         self._news = asyncio.Event()
         self._slots = asyncio.Semaphore(MAX_CONTINUED_RUNS)
 
-    def find(self, run_id: str) -> SharedRun[OrchestratorResult] | None:
+    def find(self, run_id: str) -> SharedRun[AgentAnswer] | None:
         """Find a run that is being continued here, for a client that wants its answer."""
         run = self._runs.get(run_id)
         return None if run is None or run.is_over else run
@@ -132,11 +132,11 @@ class Continuations:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _resume_in_turn(self, run_id: str, emit: EventListener) -> OrchestratorResult:
+    async def _resume_in_turn(self, run_id: str, emit: EventListener) -> AgentAnswer:
         async with self._slots:
             return await self._resume(run_id, emit)
 
-    async def _wait_for_end(self, run_id: str, run: SharedRun[OrchestratorResult]) -> None:
+    async def _wait_for_end(self, run_id: str, run: SharedRun[AgentAnswer]) -> None:
         logger.info("run=<%s> | continued, because people have decided", run_id)
         try:
             await run.join()  # the run goes on when clients join it and leave
@@ -162,7 +162,7 @@ def describe_run(run: Run, written_at: float | None = None) -> dict[str, Any]:
         "state": run.state.value,
         "task": run.task,
         "turns": run.turns,
-        "calls": len(run.steps) + run.finished_plan_steps,
+        "calls": len(run.steps),
         "text": run.text,
         "reason": run.reason,
         "usage": describe_usage(run.usage),
@@ -243,10 +243,9 @@ def _describe_entry(entry: Mapping[str, Any], written_at: float) -> dict[str, An
         described = {"kind": "turn", "at": at, "usage": describe_usage(usage), "message": entry["message"]}
         # The model and the tokens of each tool's schemas are stored with the first turn, and when they change.
         return described | {name: entry.get(name) for name in ("cost", "model", "tools")}
-    if kind == "answer":
-        return {"kind": "call", "at": at, "step": entry["step"]}
     if kind == "step":
-        return {"kind": "step", "at": at, "step": entry["result"]}
+        step = StepResult.from_dict(entry["step"])
+        return {"kind": "call" if step.description == "" else "step", "at": at, "step": step.to_dict()}
     if kind in ("wait", "end"):
         return {"kind": kind, "at": at, "state": entry.get("state"), "reason": entry.get("reason")}
     return None

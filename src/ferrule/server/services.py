@@ -12,11 +12,12 @@ from typing import Annotated, Any, Final
 from fastapi import Depends, Query, Request
 from pydantic import BeforeValidator
 
+from ferrule.agent import AgentAnswer
 from ferrule.core.permission import CallPolicy, Principal
 from ferrule.errors import StoreError
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory.conversation import ConversationMemory, Turn
-from ferrule.orchestrator import Orchestrator, OrchestratorResult
+from ferrule.orchestrator import Orchestrator
 from ferrule.policy.policy import Permissions
 from ferrule.server.authentication import Client, Visibility
 from ferrule.server.call_limits import CallLimits
@@ -113,7 +114,7 @@ class Services:
             raise _ended_owner(run_id, binding)
         return self._orchestrator_of_binding(binding, None if owner is None else owner.agent_principal)
 
-    async def _continue_run(self, run_id: str, listener: Callable[[Any], None]) -> OrchestratorResult:
+    async def _continue_run(self, run_id: str, listener: Callable[[Any], None]) -> AgentAnswer:
         """Continue a run for which no client waits, within the limits of the token that started it."""
         if (task := asyncio.current_task()) is not None:
             self.track_run(run_id, task)

@@ -182,7 +182,7 @@ class OldDataDeletion:
 def _is_waiting(last_entries: Iterator[dict[str, Any]]) -> bool:
     """Return whether a run waits for a person, by its entries from the last one back."""
     for entry in last_entries:
-        if entry.get("kind") != "answer":  # one of several calls was approved: the run waits for the others
+        if entry.get("kind") != "step":  # one of several calls was approved: the run waits for the others
             return entry.get("kind") == "wait" or entry.get("state") == "waiting"
     return True  # only answers: nothing says that the run has ended
 

@@ -1,10 +1,10 @@
 """Plan, execute, verify, synthesize."""
 
+from ferrule.agent.answer import Plan, PlanStep, StepResult, Verification
 from ferrule.workflow.execution import ExecutionAgent
 from ferrule.workflow.graph import GraphWorkflow, open_checkpointer
-from ferrule.workflow.plan import Plan, PlanStep
 from ferrule.workflow.planning import PlanningAgent
-from ferrule.workflow.results import StepContext, StepResult, Verification, WorkflowResult
+from ferrule.workflow.results import StepContext
 from ferrule.workflow.synthesis import CoordinationAgent
 from ferrule.workflow.verification import VerificationAgent
 from ferrule.workflow.workflow import SimpleWorkflow, Workflow
@@ -22,6 +22,5 @@ __all__ = [
     "Verification",
     "VerificationAgent",
     "Workflow",
-    "WorkflowResult",
     "open_checkpointer",
 ]

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
+from ferrule.agent.answer import ASK_USER, NO_TOOL, AttemptLevel, PlanStep, StepAttempt, StepResult
 from ferrule.agent.formats import find_json_values
 from ferrule.agent.prompts import explain_denial
 from ferrule.agent.requests import HumanReply, NeedsPerson
@@ -50,13 +51,9 @@ from ferrule.texts.planning_prompts import (
     STEP_TOOL_FAILED,
 )
 from ferrule.texts.shorten import first_sentence
-from ferrule.workflow.plan import ASK_USER, NO_TOOL, PlanStep
 from ferrule.workflow.references import find_referenced_steps, resolve_references
 from ferrule.workflow.results import (
-    AttemptLevel,
-    StepAttempt,
     StepContext,
-    StepResult,
     find_made_up_operand,
     format_result,
     text_of_evidence,

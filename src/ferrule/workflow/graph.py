@@ -20,6 +20,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict
 
+from ferrule.agent.answer import StepResult
 from ferrule.agent.budget import RunLimits
 from ferrule.core.model import Model
 from ferrule.core.permission import PLANNER_PRINCIPAL, CallPolicy, Principal
@@ -28,7 +29,6 @@ from ferrule.library.library import UnifiedToolLibrary
 from ferrule.policy.approvals import Person
 from ferrule.store.escapes import to_storable_text
 from ferrule.store.location import make_directory
-from ferrule.workflow.results import StepResult
 from ferrule.workflow.workflow import Workflow, WorkflowRun
 
 MAX_NODES = 1_000
@@ -66,7 +66,7 @@ class GraphRun:
             for issue in result.verification.issues
         ]
         state = PlanState(
-            task_plan=secrets.redact_plan_dict(runner.plan),
+            task_plan=secrets.redact_plan(runner.plan).to_dict(),
             step_results=[result.to_dict() for result in runner.results],
             current_step=len(runner.context.results),
             errors=[*runner.plan.problems, *issues],

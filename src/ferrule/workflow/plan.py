@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-from ferrule.agent.run import NO_TOOL as NO_TOOL
+from ferrule.agent.answer import ASK_USER, NO_TOOL, Plan, PlanStep, StepId
 from ferrule.core.names import model_name, similar_names
 from ferrule.workflow.references import find_referenced_steps, renumber_references
 
-ASK_USER: Final = "ask_user"
-"""The step is a question to the user."""
 MAX_STEPS: Final = 50
-
-StepId: TypeAlias = int | str
 
 PLAN_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
@@ -75,92 +71,6 @@ _ACCEPTED_SCHEMA: Final[dict[str, Any]] = {
 }
 """Plans that are accepted without asking the model again: ids may be strings, and unused fields may be anything."""
 _MAX_ERRORS: Final = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanStep:
-    """One step of a plan."""
-
-    id: StepId
-    description: str
-    tool_type: str = NO_TOOL
-    """The tool's name for models; `none` = reasoning, `ask_user` = a question."""
-    parameters: dict[str, Any] = field(default_factory=dict)
-    """The arguments, possibly incomplete. They may refer to results of other steps: `${1}`, `${1.items[0].name}`."""
-    dependencies: tuple[StepId, ...] = ()
-    complexity: int = 1
-    expected: str = ""
-    """The expected type of the result: `number`, `date`, `text` …; empty = any."""
-    waits_for_all: bool = False
-    """The plan does not say which results it needs: reasoning waits for all earlier steps, and uses what succeeded."""
-    made_up_number: str = ""
-    """A number in a calculation that is neither in the question nor in a result: the result is not verified."""
-
-    @classmethod
-    def of(cls, step: PlanStep | Mapping[str, Any]) -> PlanStep:
-        """A step, which may be an object as models write it."""
-        return step if isinstance(step, PlanStep) else _parse_step(step, 1)
-
-    def find_awaited_steps(self, steps: Sequence[PlanStep]) -> list[StepId]:
-        """The steps of a plan that must have ended before this one starts, whether they succeeded or not."""
-        if not self.waits_for_all or self.tool_type != NO_TOOL:
-            return []
-        return [step.id for step in islice(steps, next(at for at, step in enumerate(steps) if step.id == self.id))]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The steps of a plan, each placed after the steps it depends on."""
-
-    steps: tuple[PlanStep, ...]
-    parallel_groups: tuple[tuple[StepId, ...], ...] = ()
-    """Groups of steps that can run concurrently, in order."""
-    total_estimated_time: float = 0.0
-    problems: tuple[str, ...] = ()
-    """Mistakes in the plan that were repaired."""
-    revised_for: tuple[StepId, ...] = ()
-    """Steps with bad results, because of which the following steps were planned again."""
-
-    def __getitem__(self, step_id: StepId) -> PlanStep:
-        return next(step for step in self.steps if str(step.id) == str(step_id))
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "steps": [
-                {
-                    "id": step.id,
-                    "description": step.description,
-                    "tool_type": step.tool_type,
-                    "parameters": step.parameters,
-                    "dependencies": list(step.dependencies),
-                    "complexity": step.complexity,
-                    "expected": step.expected,
-                    **({"waits_for_all": True} if step.waits_for_all else {}),
-                    **({"made_up_number": step.made_up_number} if step.made_up_number else {}),
-                }
-                for step in self.steps
-            ],
-            "parallel_groups": [list(group) for group in self.parallel_groups],
-            "total_estimated_time": self.total_estimated_time,
-            "problems": list(self.problems),
-            "revised_for": list(self.revised_for),
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Plan:
-        """A plan as `to_dict` wrote it."""
-        return cls(
-            steps=tuple(
-                PlanStep(**{**step, "dependencies": tuple(step.get("dependencies", ()))}) for step in data["steps"]
-            ),
-            parallel_groups=tuple(tuple(group) for group in data.get("parallel_groups", ())),
-            total_estimated_time=float(data.get("total_estimated_time", 0)),
-            problems=tuple(data.get("problems", ())),
-            revised_for=tuple(data.get("revised_for", ())),
-        )
-
-
-EMPTY_PLAN: Final = Plan(steps=())
 
 
 def find_plan_errors(value: Any) -> list[str]:
@@ -250,28 +160,10 @@ def _parse_steps(value: Any) -> tuple[list[PlanStep], list[str]]:
         if not isinstance(item, Mapping):
             problems.append(f"Item {number} is not a step; it was left out.")
             continue
-        steps.append(_parse_step(item, number))
+        steps.append(PlanStep.of(item, number))
     if len(steps) > MAX_STEPS:
         problems.append(f"The plan has {len(steps)} steps; only the first {MAX_STEPS} are kept.")
     return steps[:MAX_STEPS], problems
-
-
-def _parse_step(item: Mapping[str, Any], number: int) -> PlanStep:
-    step_id = item.get("id", number)
-    needed = item.get("dependencies", item.get("depends_on"))
-    parameters = item.get("parameters", item.get("arguments"))
-    complexity = item.get("complexity", 1)
-    tool_type = item.get("tool_type", item.get("tool"))
-    return PlanStep(
-        id=step_id if isinstance(step_id, (int, str)) and not isinstance(step_id, bool) else number,
-        description=str(item.get("description") or item.get("task") or f"step {number}"),
-        tool_type=str(tool_type or NO_TOOL).strip(),
-        parameters=dict(parameters) if isinstance(parameters, Mapping) else {},
-        dependencies=tuple(d for d in needed if isinstance(d, (int, str))) if isinstance(needed, list) else (),
-        complexity=complexity if isinstance(complexity, int) else 1,
-        expected=str(item.get("expected") or ""),
-        waits_for_all=needed is None,
-    )
 
 
 def _make_ids_unique(

@@ -12,6 +12,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Final
 
+from ferrule.agent.answer import ASK_USER, NO_TOOL, Plan, PlanStep, StepAttempt, StepId, StepResult, Verification
 from ferrule.agent.budget import RunBudget
 from ferrule.agent.requests import HumanReply, HumanRequest, NeedsPerson
 from ferrule.catalog.registry import ToolRegistry
@@ -44,9 +45,8 @@ from ferrule.workflow.execution import (
     skipped_result,
     success_result,
 )
-from ferrule.workflow.plan import ASK_USER, NO_TOOL, Plan, PlanStep, StepId
 from ferrule.workflow.planning import PlanningAgent
-from ferrule.workflow.results import StepAttempt, StepContext, StepResult, Verification
+from ferrule.workflow.results import StepContext
 from ferrule.workflow.verification import VerificationAgent
 
 INTERRUPTED: Final = "This call was interrupted while it ran, so its outcome is unknown. It was not repeated."

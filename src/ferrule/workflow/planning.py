@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from ferrule.agent.answer import ASK_USER, NO_TOOL, Plan, PlanStep, StepId, StepResult
 from ferrule.agent.formats import find_json_values
 from ferrule.agent.toolbox import Toolbox, ToolOffer
 from ferrule.core.content import copy_json
@@ -29,17 +30,12 @@ from ferrule.texts.planning_prompts import (
 )
 from ferrule.texts.shorten import first_sentence
 from ferrule.workflow.plan import (
-    ASK_USER,
-    NO_TOOL,
     PLAN_SCHEMA,
-    Plan,
-    PlanStep,
-    StepId,
     find_plan_errors,
     parse_plan,
     single_step_plan,
 )
-from ferrule.workflow.results import StepResult, find_made_up_operand, text_of_evidence
+from ferrule.workflow.results import find_made_up_operand, text_of_evidence
 
 CORE_TOOLS: Final = ("search_web", "calculate", "calculator", "get_time", "get_conversation_history")
 """Always shown."""

@@ -1,146 +1,18 @@
-"""The results of steps and workflows, their events, and the text form of a tool's result."""
+"""What a step may use: the results of earlier steps, their numbers, and the results of tools as text."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final, Literal, TypeAlias
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
-from ferrule.agent.answer import AgentState
+from ferrule.agent.answer import NO_TOOL, PlanStep, StepResult
 from ferrule.core.content import as_text
-from ferrule.core.messages import Usage
-from ferrule.core.names import did_you_mean
 from ferrule.core.patterns import lazy_pattern
 from ferrule.hub.synthesis import strategy_tag_of
-from ferrule.policy.approvals import ApprovalRequest, Question
 from ferrule.texts.numbers import find_numbers
 from ferrule.texts.shorten import shorten
-from ferrule.workflow.plan import NO_TOOL, Plan, PlanStep, StepId
-
-AttemptLevel: TypeAlias = Literal["name", "capability", "reasoning"]
-"""How a step was tried: with the tool it names, with any similar tool, or by the model's own reasoning."""
-
-
-# Results of steps
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepAttempt:
-    """One attempt to execute a step."""
-
-    level: AttemptLevel
-    tool: str
-    success: bool
-    error: str | None = None
-    call_id: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
-    """Whether a result is plausible."""
-
-    verified: bool
-    confidence: float
-    issues: tuple[str, ...] = ()
-
-
-@dataclass(slots=True, kw_only=True)
-class StepResult:
-    """The result of one step. It does not change after the runner has accepted it."""
-
-    step_id: StepId
-    description: str
-    tool_type: str
-    success: bool
-    arguments: Mapping[str, Any] | None = None
-    """The arguments of the call, or of the plan if no call was made. Redacted: secrets are replaced."""
-    result: str = ""
-    """As text for people and models: formatted and shortened."""
-    output: Any = None
-    """The complete value, which later steps can refer to."""
-    error: str | None = None
-    error_type: str | None = None
-    attempts: tuple[StepAttempt, ...] = ()
-    skipped: bool = False
-    """The step was not tried, because a step it depends on failed or a limit was reached."""
-    made_up_number: str = ""
-    """A number it was calculated with that is neither in the question nor in a result."""
-    rests_on_reasoning: bool = False
-    """It was made with the result of a step that no tool confirms."""
-    seconds: float = 0.0
-    verification: Verification | None = None
-
-    def __getitem__(self, name: str) -> Any:
-        """A field, as `result["success"]`."""
-        if name not in self.__slots__:
-            raise KeyError(name)
-        return getattr(self, name)
-
-    @classmethod
-    def of(cls, result: StepResult | Mapping[str, Any]) -> StepResult:
-        """A result, which may be an object with any of the fields."""
-        if isinstance(result, StepResult):
-            return result
-        fields = {name: value for name, value in result.items() if name in cls.__slots__}
-        value = fields.get("result", "")
-        fields |= {"result": as_text(value), "output": fields.get("output", value)}
-        defaults = {"step_id": result.get("id", 1), "description": "", "tool_type": NO_TOOL, "success": False}
-        return cls.from_dict({**defaults, **fields})
-
-    @property
-    def answered_by(self) -> str | None:
-        """The tools that answered instead of the one that the step names; None if that one did, or none."""
-        last = self.attempts[-1] if self.attempts else None
-        return last.tool if self.success and last is not None and last.level == "capability" else None
-
-    @property
-    def is_reasoned_instead(self) -> bool:
-        """Whether the model answered by itself, because the tools that the step names failed."""
-        levels = [attempt.level for attempt in self.attempts if attempt.success]
-        return self.success and levels[-1:] == ["reasoning"] and len(levels) < len(self.attempts)
-
-    @property
-    def is_confirmed(self) -> bool:
-        """Whether tools or a person provided the result, and all it was made from: only then may it change anything."""
-        return not (self.rests_on_reasoning or self.is_reasoned_instead)
-
-    @property
-    def failed_or_implausible(self) -> bool:
-        """Whether the step failed or its result is not plausible."""
-        return not self.skipped and self.verification is not None and not self.verification.verified
-
-    @property
-    def summary(self) -> str:
-        """The result in one line, for models."""
-        if not self.success:
-            return f"[{self.step_id}] {self.description}: failed ({self.error})"
-        notes = " (doubtful)" if self.failed_or_implausible else ""
-        if self.made_up_number:
-            notes = f" (doubtful: {self.made_up_number} is made up)"
-        if self.is_reasoned_instead:
-            notes += f" (from no tool, because {self.tool_type} failed: it may be wrong)"
-        if self.answered_by is not None:
-            notes += f" (answered by {self.answered_by}, because {self.tool_type} failed)"
-        return f"[{self.step_id}] {self.description}{notes}: {self.result}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields, for the store. Values are not copied, because results do not change."""
-        fields = _shallow_fields(self)
-        fields["attempts"] = [_shallow_fields(attempt) for attempt in self.attempts]
-        if self.verification is not None:
-            fields["verification"] = _shallow_fields(self.verification)
-        return fields
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> StepResult:
-        """A result as `to_dict` wrote it."""
-        fields = dict(data)
-        fields["attempts"] = tuple(StepAttempt(**attempt) for attempt in fields.get("attempts", ()))
-        verification = fields.get("verification")
-        if verification is not None:
-            fields["verification"] = Verification(**{**verification, "issues": tuple(verification["issues"])})
-        return cls(**fields)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -194,11 +66,6 @@ def text_of_evidence(question: str, history: str, results: Iterable[StepResult])
     return "\n".join([question, history, *outputs])
 
 
-def _shallow_fields(value: StepAttempt | Verification | StepResult) -> dict[str, Any]:
-    """Like `asdict`, but without deep copies, which took a quarter of the time of a step."""
-    return {name: getattr(value, name) for name in value.__slots__}
-
-
 # Numbers that a model makes up: they are neither in the question nor in a result. A number counts as known where it
 # follows from a known one without a calculation: rounded, or as the share of a percentage. Numbers of one digit are not
 # evidence, and a calculation may contain usual constants.
@@ -243,86 +110,6 @@ def _is_written_out(number: float, evidence: str) -> bool:
 
 def _read_numbers(text: str) -> Iterator[str]:
     return (match.group().replace(",", "") for match in _WRITTEN_NUMBER.finditer(text))
-
-
-# Results of workflows
-
-
-@dataclass(frozen=True, slots=True)
-class PlanCreated:
-    """A plan was made or revised."""
-
-    plan: Plan
-    results: tuple[StepResult, ...] = ()
-    """Results its steps already have, in a resumed run."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepEnded:
-    """A step has a result."""
-
-    result: StepResult
-
-
-WorkflowEvent: TypeAlias = PlanCreated | StepEnded
-OnWorkflowEvent: TypeAlias = Callable[[WorkflowEvent], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkflowResult:
-    """The answer to a question, with the plan and the results that led to it."""
-
-    run_id: str
-    question: str
-    state: AgentState
-    answer: str = ""
-    plan: Plan | None = None
-    steps: tuple[StepResult, ...] = ()
-    """The results of the steps of a plan, or of the calls of the loop."""
-    approvals: tuple[ApprovalRequest, ...] = ()
-    questions: tuple[Question, ...] = ()
-    """Questions that wait for an answer; `approvals` are calls that wait for approval."""
-    errors: tuple[str, ...] = ()
-    """Problems that did not stop the run, and why the run stopped early."""
-    usage: Usage = field(default_factory=Usage)
-    model_cost: float | None = None
-    """What the replies of models have cost since the run began, also replies to tools; None if none has a price."""
-    tool_cost: float | None = None
-    """What the calls have cost, also those that tools made; None if none has a price."""
-    timings: dict[str, float] = field(default_factory=dict)
-    """Seconds that each stage took."""
-
-    # Other names of the fields, which the design documents use; also as `result["final_answer"]`.
-
-    @property
-    def final_answer(self) -> str:
-        return self.answer
-
-    @property
-    def task_plan(self) -> Plan | None:
-        return self.plan
-
-    @property
-    def results(self) -> tuple[StepResult, ...]:
-        return self.steps
-
-    @property
-    def step_results(self) -> tuple[StepResult, ...]:
-        return self.steps
-
-    @property
-    def current_step(self) -> int:
-        """How many steps have results."""
-        return len(self.steps)
-
-    def __getitem__(self, name: str) -> Any:
-        names = [*(f.name for f in fields(self)), *_OTHER_NAMES]
-        if name not in names:
-            raise KeyError(f"A result has no {name!r}.{did_you_mean(name, names)}")
-        return getattr(self, name)
-
-
-_OTHER_NAMES: Final = ("final_answer", "task_plan", "results", "step_results", "current_step")
 
 
 # Results of tools as text: the relevant part, limited in length and cut at the end of a sentence

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ferrule.agent.answer import Plan, StepResult
 from ferrule.core.messages import Usage, user_message
 from ferrule.core.model import Model, ModelRequest, can_reason
 from ferrule.errors import ModelError
@@ -12,8 +13,7 @@ from ferrule.texts.error_messages import translate_error
 from ferrule.texts.language import detect_language
 from ferrule.texts.planning_prompts import NO_ANSWER, NO_RESULT, REASONED_INSTEAD, SYNTHESIS
 from ferrule.texts.shorten import shorten, single_line
-from ferrule.workflow.plan import Plan
-from ferrule.workflow.results import StepResult, find_made_up_number, text_of_evidence
+from ferrule.workflow.results import find_made_up_number, text_of_evidence
 
 
 class CoordinationAgent:

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from datetime import date, time
 from functools import lru_cache
 from typing import Any, Final
 
+from ferrule.agent.answer import AgentAnswer, StepResult, Verification
 from ferrule.catalog.search.terms import extract_terms
 from ferrule.core.content import as_text
 from ferrule.core.patterns import lazy_pattern
-from ferrule.workflow.results import StepContext, StepResult, Verification
+from ferrule.texts.shorten import shorten
+from ferrule.workflow.results import StepContext
+
+MAX_DESCRIPTION_LENGTH: Final = 200
 
 MIN_SUBJECT_SIMILARITY: Final = 0.5
 """Two steps have the same subject if their words are this similar and one has all words of the other: "the time in
@@ -108,6 +113,32 @@ class VerificationAgent:
                     "consistency",
                     f"The result has little in common with that of step {other.step_id} on the same subject.",
                 )
+
+
+def combine_verifications(steps: Sequence[StepResult]) -> Verification | None:
+    """Combine the verifications of all steps; None if there are none."""
+    verifications = [step.verification for step in steps if step.verification is not None and not step.skipped]
+    if not verifications:
+        return None
+    return Verification(
+        verified=all(v.verified for v in verifications),
+        confidence=min(v.confidence for v in verifications),
+        issues=tuple(issue for v in verifications for issue in v.issues),
+    )
+
+
+async def verify_calls(answer: AgentAnswer[Any]) -> AgentAnswer[Any]:
+    """Return an answer of the loop with its calls described and verified like the steps of a plan.
+
+    Unlike steps of a plan, two calls of one tool have the same subject but need not agree: each is verified by itself.
+    """
+    steps = []
+    for step in answer.steps:
+        description = shorten(f"{step.tool_type} {as_text(step.arguments)}", MAX_DESCRIPTION_LENGTH)
+        step = replace(step, description=description, output=step.result if step.success else None)
+        step.verification = await VerificationAgent().verify_result(step, StepContext(question=answer.question))
+        steps.append(step)
+    return replace(answer, steps=tuple(steps), verification=combine_verifications(steps))
 
 
 @lru_cache(maxsize=1_000)

@@ -9,10 +9,23 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
-from ferrule.agent.answer import AgentState
+from ferrule.agent.answer import (
+    ASK_USER,
+    EMPTY_PLAN,
+    NO_TOOL,
+    AgentAnswer,
+    AgentState,
+    OnEvent,
+    Plan,
+    PlanCreated,
+    PlanStep,
+    RunEvent,
+    StepEnded,
+    StepResult,
+)
 from ferrule.agent.budget import BudgetedModel, RunBudget, RunLimits
 from ferrule.agent.recovery import find_call_records
 from ferrule.agent.requests import (
@@ -42,21 +55,12 @@ from ferrule.policy.budgets import is_extension_request
 from ferrule.store import ToolCallRecord
 from ferrule.store.escapes import map_texts, to_storable_text
 from ferrule.workflow.execution import ExecutionAgent
-from ferrule.workflow.plan import ASK_USER, EMPTY_PLAN, NO_TOOL, Plan
 from ferrule.workflow.plan_runner import PlanRunner
 from ferrule.workflow.planning import NoPlan, PlanningAgent, make_planning_toolbox
 from ferrule.workflow.references import find_referenced_steps, find_referenced_values
-from ferrule.workflow.results import (
-    OnWorkflowEvent,
-    PlanCreated,
-    StepContext,
-    StepEnded,
-    StepResult,
-    WorkflowEvent,
-    WorkflowResult,
-)
+from ferrule.workflow.results import StepContext
 from ferrule.workflow.synthesis import CoordinationAgent
-from ferrule.workflow.verification import VerificationAgent
+from ferrule.workflow.verification import VerificationAgent, combine_verifications
 
 MAX_REQUESTS_PER_STEP: Final = 3
 """How often the person is asked about one step."""
@@ -91,7 +95,7 @@ class WorkflowRun:
         requests: RunRequests,
         replies: Mapping[str, HumanReply],
         records: Mapping[str, ToolCallRecord] | None,
-        on_event: OnWorkflowEvent | None,
+        on_event: OnEvent | None,
         events: RunEvents,
         requires_plan: bool = False,
         stop_reason: str | None = None,
@@ -153,7 +157,7 @@ class WorkflowRun:
 
     def _store_plan(self, plan: Plan) -> None:
         self._count_usage()
-        self.run.add_plan(self.secrets.redact_plan_dict(plan))
+        self.run.add_plan(self.secrets.redact_plan(plan))
 
     def _count_usage(self) -> None:
         """Add what the model was asked for since the last entry to the usage of the run."""
@@ -177,10 +181,10 @@ class WorkflowRun:
             verified = await self.runner.verify(result)
             if verified is not None:
                 self.secrets.add_referenced_secrets(self.runner.plan, verified)
-                if verified.arguments is None:
+                if not verified.arguments:
                     verified.arguments = self.secrets.redact(self.runner.plan[verified.step_id].parameters)
                 self._count_usage()
-                self.run.add_step(verified.to_dict())
+                self.run.add_step(verified)
                 self.runner.accept(verified)
                 self._emit(StepEnded(verified))
 
@@ -235,11 +239,21 @@ class WorkflowRun:
         elif isinstance(request, ApprovalRequest):
             runner.apply_replies({request.call_id: await self._requests.decide(request, reply)})
 
-    def finish(self) -> WorkflowResult:
-        if not self.runner.is_done:
+    async def finish(self) -> AgentAnswer[str]:
+        """Write the last entry, with the answer or the requests the run waits for, and return the answer."""
+        run, runner, requests = self.run, self.runner, self.runner.open_requests
+        if not runner.is_done:
             self._timer.end_stage("execution")
         self._count_usage()
-        return finish_run(self.run, self.runner, self.answer, self.secrets, self._timer.seconds)
+        run.approvals = {request.call_id: request for request in requests if isinstance(request, ApprovalRequest)}
+        run.questions = {request.call_id: request for request in requests if isinstance(request, Question)}
+        if runner.is_done:
+            is_good = runner.stop_reason is None and any(result.success for result in runner.results)
+            run.end(AgentState.FINISHED if is_good else AgentState.STOPPED, self.answer, runner.stop_reason or "")
+        else:
+            run.wait()
+        run.plan = self.secrets.redact_plan(runner.plan) if runner.plan.steps else None
+        return await answer_of_plan(run, self._library, self._timer.seconds)
 
     def interrupt(self, error: BaseException) -> None:
         """Write the last entry of a run that ended before it was done. It can be resumed if it has a plan."""
@@ -301,10 +315,10 @@ class Workflow:
         context: Mapping[str, Any] | None = None,
         *,
         run_id: str | None = None,
-        on_event: OnWorkflowEvent | None = None,
+        on_event: OnEvent | None = None,
         budget: RunBudget | None = None,
         requires_plan: bool = False,
-    ) -> WorkflowResult:
+    ) -> AgentAnswer[str]:
         """Answer a question. `context["history"]` is the conversation before it, as text.
 
         `budget` is given by a caller who has used part of the limits for this question already. A question for which
@@ -327,19 +341,19 @@ class Workflow:
         answer: Answers = None,
         *,
         approvals: ApprovalDecisions = None,
-        on_event: OnWorkflowEvent | None = None,
-    ) -> WorkflowResult:
+        on_event: OnEvent | None = None,
+    ) -> AgentAnswer[str]:
         """Continue a run that is waiting or was interrupted by a crash. No step is executed twice."""
         engine = self._library.engine
         async with lock_run(engine.store, run_id):
             run = await Run.load(run_id, engine.store)
             require_question(run, answer)
             if run.state in (AgentState.FINISHED, AgentState.STOPPED):
-                return result_of_ended_run(run)
+                return await answer_of_plan(run, self._library, {})
             budget = RunBudget(
                 self._limits,
                 usage=run.usage,
-                calls=sum(map(is_call, run.results.values())),
+                calls=sum(map(is_call, run.steps)),
                 seconds=run.seconds,
                 run_costs=run.costs,
             )
@@ -350,17 +364,17 @@ class Workflow:
         self,
         stored: Run,
         budget: RunBudget,
-        on_event: OnWorkflowEvent | None,
+        on_event: OnEvent | None,
         answer: Answers = None,
         approvals: ApprovalDecisions = None,
         *,
         is_resumed: bool = False,
         requires_plan: bool = False,
-    ) -> WorkflowResult:
+    ) -> AgentAnswer[str]:
         engine, records = self._library.engine, None
         events = budget.attach(engine, self._principal, stored.id)
         stored.costs = budget.run_costs
-        plan, results = self._paused.pop(stored) or restore_plan(stored)
+        plan, results = self._paused.pop(stored) or (stored.plan, {step.id: step for step in stored.steps})
         requests = RunRequests(stored, engine, budget, self._person)
         if is_resumed:
             records = await find_call_records(stored.id, engine.store, CALLER_PLANNER)
@@ -389,7 +403,7 @@ class Workflow:
             raise
         finally:
             await run.stop()
-        result = run.finish()
+        result = await run.finish()
         if not run.runner.is_done and run.runner.plan.steps:
             self._paused.add(stored, (run.runner.plan, run.runner.context.results))
         return result
@@ -439,19 +453,13 @@ class SimpleWorkflow(Workflow):
         await run.synthesize()
 
 
-def _ignore_event(event: WorkflowEvent) -> None:
+def _ignore_event(event: RunEvent) -> None:
     """The listener of runs that have none."""
 
 
-def restore_plan(run: Run) -> tuple[Plan | None, dict[str, StepResult]]:
-    """Return the plan of a run and the results of its steps, as the store has them."""
-    plan = None if run.plan is None else Plan.from_dict(run.plan)
-    return plan, {step_id: StepResult.from_dict(result) for step_id, result in run.results.items()}
-
-
-def is_call(result: Mapping[str, Any]) -> bool:
-    """Return whether a stored result is that of a tool call."""
-    return result["tool_type"] not in (NO_TOOL, ASK_USER) and not result["skipped"]
+def is_call(result: StepResult) -> bool:
+    """Return whether a result is that of a tool call."""
+    return result.tool_type not in (NO_TOOL, ASK_USER) and not result.skipped
 
 
 class PlanSecrets:
@@ -461,14 +469,10 @@ class PlanSecrets:
         self._secrets, self._redaction = run.secrets, library.engine.store.redaction
         self._registry = library.engine.registry
 
-    def redact_plan_dict(self, plan: Plan) -> dict[str, Any]:
-        """Return the plan as it is stored. Its secrets are also removed from all later entries of the run."""
-        fields, step_ids = plan.to_dict(), [str(step.id) for step in plan.steps]
-        return {**fields, "steps": [self._redact_step(step, step_ids) for step in fields["steps"]]}
-
     def redact_plan(self, plan: Plan) -> Plan:
-        """Return the plan as it may be shown to people and listeners."""
-        return Plan.from_dict(self.redact_plan_dict(plan))
+        """Return the plan as it is stored and shown. Its secrets are also removed from all later entries of the run."""
+        step_ids = [str(step.id) for step in plan.steps]
+        return replace(plan, steps=tuple(self._redact_step(step, step_ids) for step in plan.steps))
 
     def redact(self, value: Any) -> Any:
         """Return the value without secrets and without what databases reject, so that it may be stored elsewhere."""
@@ -482,15 +486,15 @@ class PlanSecrets:
                 if values := find_referenced_values(step.parameters[name], results):
                     self._secrets.add_params({name: values}, frozenset({name}))
 
-    def _redact_step(self, step: dict[str, Any], step_ids: Collection[str]) -> dict[str, Any]:
-        secret_names = self._find_secret_names(step["tool_type"])
-        parameters = step["parameters"].items()
+    def _redact_step(self, step: PlanStep, step_ids: Collection[str]) -> PlanStep:
+        secret_names = self._find_secret_names(step.tool_type)
+        parameters = step.parameters.items()
         literal = {name: value for name, value in parameters if not find_referenced_steps(value, step_ids)}
         self._secrets.add_params(literal, secret_names)
         hidden = literal.keys() & secret_names
         if not hidden:
             return step
-        return {**step, "parameters": {**step["parameters"], **dict.fromkeys(hidden, self._redaction.replacement)}}
+        return replace(step, parameters={**step.parameters, **dict.fromkeys(hidden, self._redaction.replacement)})
 
     def _find_secret_names(self, tool_type: str) -> frozenset[str]:
         try:
@@ -516,51 +520,17 @@ class StageTimer:
         self._last = time.perf_counter()
 
 
-def finish_run(
-    run: Run, runner: PlanRunner, answer: str, secrets: PlanSecrets, timings: dict[str, float]
-) -> WorkflowResult:
-    """Write the last entry, with the answer or the requests the run waits for, and return the result."""
-    requests = runner.open_requests
-    run.approvals = {request.call_id: request for request in requests if isinstance(request, ApprovalRequest)}
-    run.questions = {request.call_id: request for request in requests if isinstance(request, Question)}
-    if not runner.is_done:
-        run.wait()
-    else:
-        is_good = runner.stop_reason is None and any(result.success for result in runner.results)
-        run.end(AgentState.FINISHED if is_good else AgentState.STOPPED, answer, runner.stop_reason or "")
-    plan = secrets.redact_plan(runner.plan) if runner.plan.steps else None
-    return _make_result(run, plan, runner.results, timings)
+async def answer_of_plan(run: Run, library: UnifiedToolLibrary, timings: dict[str, float]) -> AgentAnswer[str]:
+    """Return what a run with a plan has come to, with the steps in the order of the plan."""
+    plan, results = run.plan or EMPTY_PLAN, {step.id: step for step in run.steps}
+    steps = tuple(results[str(step.id)] for step in plan.steps if str(step.id) in results)
+    answer = run.answer((await library.engine.get_call_summary(run.id)).to_brief())
+    errors, verification = collect_errors(plan, steps, run.reason), combine_verifications(steps)
+    return replace(answer, steps=steps, verification=verification, errors=errors, timings=timings)
 
 
-def result_of_ended_run(run: Run) -> WorkflowResult:
-    """Return the result of a run that is over, from the store."""
-    plan, results = restore_plan(run)
-    steps = () if plan is None else plan.steps
-    return _make_result(run, plan, [results[str(step.id)] for step in steps if str(step.id) in results], {})
-
-
-def _make_result(
-    run: Run, plan: Plan | None, results: Sequence[StepResult], timings: dict[str, float]
-) -> WorkflowResult:
-    return WorkflowResult(
-        run_id=run.id,
-        question=run.task,
-        state=run.state,
-        answer=run.text,
-        plan=plan,
-        steps=tuple(results),
-        approvals=tuple(run.approvals.values()),
-        questions=tuple(run.questions.values()),
-        errors=_collect_errors(plan or EMPTY_PLAN, results, run.reason or None),
-        usage=run.usage,
-        model_cost=run.costs.models,
-        tool_cost=run.costs.tools,
-        timings=timings,
-    )
-
-
-def _collect_errors(plan: Plan, results: Sequence[StepResult], stop_reason: str | None) -> tuple[str, ...]:
-    """The problems of the plan, the issues of the results, and why the run stopped early."""
+def collect_errors(plan: Plan, results: Sequence[StepResult], stop_reason: str) -> tuple[str, ...]:
+    """Return the problems of the plan, the issues of the results, and why the run stopped early."""
     issues = (
         f"Step {result.step_id}: {issue}"
         for result in results
