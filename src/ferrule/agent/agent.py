@@ -171,7 +171,7 @@ class Agent:
 
     @property
     def active_resources(self) -> dict[str, Any]:
-        """The objects of tools that are cleaned up when runs end, by the names of the tools."""
+        """Return the objects of tools that are cleaned up when runs end, by the names of the tools."""
         permitted = self._toolbox.permissions.select_tools(self.library.engine.registry.snapshot())
         objects = {tool.id: getattr(tool.target, "closable_object", None) for tool in permitted.values()}
         return {tool_id: resource for tool_id, resource in objects.items() if resource is not None}
@@ -373,11 +373,11 @@ class Agent:
             await asyncio.wait({run_task})
 
     async def history(self, run_id: str) -> list[Message]:
-        """The messages of a run, in OpenAI's format."""
+        """Return the messages of a run, in OpenAI's format."""
         return (await Run.load(run_id, self.library.engine.store)).messages
 
     async def runs(self) -> list[str]:
-        """The ids of the runs in the store, latest first."""
+        """Return the ids of the runs in the store, latest first."""
         streams = await self.library.engine.store.list_streams(RUN_PREFIX)
         return [stream.removeprefix(RUN_PREFIX) for stream in streams]
 
@@ -531,7 +531,7 @@ class Agent:
                 active.stop(f"the model {self.model.name!r} returned no text")
 
     def _explain_refusal(self, task: str, refusal: str) -> str:
-        """Why nothing was called: the policy forbids it, or something is missing that could answer."""
+        """Return why nothing was called: the policy forbids it, or something is missing that could answer."""
         snapshot, permissions = self.library.engine.registry.snapshot(), self._toolbox.permissions
         denial = explain_denial(task, permissions.list_denied(snapshot))
         return denial or f"{refusal}\n{suggest_missing_setup(task, filter(permissions.may_use, snapshot.unavailable))}"

@@ -225,7 +225,7 @@ class StepResult:
 
     @property
     def tool_id(self) -> str:
-        """The id of the tool that was called first."""
+        """Return the id of the tool that was called first."""
         return self.attempts[0].tool if self.attempts else self.tool_type
 
     @property
@@ -234,7 +234,7 @@ class StepResult:
 
     @property
     def text(self) -> str:
-        """The result, or the error message."""
+        """Return the result, or the error message."""
         return self.result if self.success else self.error or ""
 
     @property
@@ -243,26 +243,26 @@ class StepResult:
 
     @property
     def record_id(self) -> str:
-        """The id of the record of the last call; empty if nothing was called."""
+        """Return the id of the record of the last call, empty if nothing was called."""
         return self.attempts[-1].call_id if self.attempts else ""
 
     # How far it can be relied on
 
     @property
     def answered_by(self) -> str | None:
-        """The tools that answered instead of the one that the step names; None if that one did, or none."""
+        """Return the tools that answered instead of the one that the step names, or None if that one did, or none."""
         last = self.attempts[-1] if self.attempts else None
         return last.tool if self.success and last is not None and last.level == "capability" else None
 
     @property
     def is_reasoned_instead(self) -> bool:
-        """Whether the model answered by itself, because the tools that the step names failed."""
+        """Return whether the model answered by itself, because the tools that the step names failed."""
         levels = [attempt.level for attempt in self.attempts if attempt.success]
         return self.success and levels[-1:] == ["reasoning"] and len(levels) < len(self.attempts)
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether tools or a person provided the result, and all it was made from: only then may it change anything."""
+        """Return whether tools or a person provided the result and all that it was made from, so that it may change things."""
         return not (self.rests_on_reasoning or self.is_reasoned_instead)
 
     @property
@@ -271,7 +271,7 @@ class StepResult:
 
     @property
     def summary(self) -> str:
-        """The result in one line, for models."""
+        """Return the result in one line, for models."""
         if not self.success:
             return f"[{self.step_id}] {self.description}: failed ({self.error})"
         notes = " (doubtful)" if self.failed_or_implausible else ""
@@ -375,7 +375,7 @@ class AgentAnswer(Generic[OutputT]):
 
     @property
     def output(self) -> OutputT:
-        """The answer in the type that `run(…, output=…)` named; without one, its text. Raises SetupError for an
+        """Return the answer in the type that `run(…, output=…)` named; without one, its text. Raises SetupError for an
         unfinished run.
         """
         if not self.is_finished:
@@ -390,7 +390,7 @@ class AgentAnswer(Generic[OutputT]):
 
     @property
     def current_step(self) -> int:
-        """How many steps have results."""
+        """Return how many steps have results."""
         return len(self.steps)
 
     # Other names of the fields, which the design documents use

@@ -48,7 +48,7 @@ class RunLimits:
     def find_reached_limit(
         self, *, turns: int, calls: int, seconds: float, usage: Usage, tool_cost: float = 0.0
     ) -> str | None:
-        """A text that says which limit a run has reached; None if it may continue."""
+        """Return a text that says which limit a run has reached, or None if it may continue."""
         if self.turns is not None and turns >= self.turns:
             return f"it took {turns} turns (limit {self.turns})"
         if self.calls is not None and calls >= self.calls:
@@ -124,7 +124,7 @@ class RunBudget:
             self.current.reset(token)
 
     def find_reached_limit(self, *, turns: int = 0, calls: int = 0) -> str | None:
-        """A text that says which limit the run has reached; None if it may continue."""
+        """Return a text that says which limit the run has reached, or None if it may continue."""
         seconds = time.monotonic() - self._started
         return self.limits.find_reached_limit(
             turns=turns, calls=calls, seconds=seconds, usage=self.usage, tool_cost=self.run_costs.tools or 0.0

@@ -47,7 +47,7 @@ _SHORT_DESCRIPTIONS: Final = {
 
 @cache
 def control_tools(language: str = "en") -> tuple[Tool, ...]:
-    """The control tools for agents, which handle these calls themselves. Built once, because all agents share them.
+    """Return the control tools for agents, which handle these calls themselves. All agents share them.
 
     Their descriptions are short, because they are part of every request.
     """
@@ -62,7 +62,7 @@ _EXAMPLE_QUESTION: Final = {"question": "Which colour?", "options": ["red", "blu
 
 
 def conversation_tools(store: ToolKnowledgeStore, ask: OnElicit | None) -> list[Tool]:
-    """The tools for callers that are not agents. `ask` asks the person who is present; None if there is none."""
+    """Return the tools for callers that are not agents. `ask` asks the person who is present, if any."""
 
     async def ask_user(question: str, options: Sequence[str] = ()) -> dict[str, Any]:
         """Ask the user something you need to know and cannot find out. 向用户提问。
@@ -90,7 +90,7 @@ def conversation_tools(store: ToolKnowledgeStore, ask: OnElicit | None) -> list[
 
 
 def plugin(context: PluginContext) -> list[Tool]:
-    """The conversation tools, for the entry point group `ferrule.tools`."""
+    """Return the conversation tools for the entry point group `ferrule.tools`."""
     return conversation_tools(context.engine.store, context.engine.on_elicit)
 
 
@@ -100,7 +100,7 @@ def _make_control_tool(function: Callable[..., Any], examples: list[dict[str, An
 
 
 def history_tool(memory: ConversationMemory) -> Tool:
-    """A tool that shows the conversation as it was when the question of the calling run arrived."""
+    """Return a tool that shows the conversation as it was when the question of the calling run arrived."""
 
     async def get_conversation_history(
         context: ToolExecutionContext, query: Literal["last_question", "questions", "all"] = "all", limit: int = 10

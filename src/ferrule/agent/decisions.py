@@ -63,7 +63,7 @@ class AgentDecision:
 
     @classmethod
     def of(cls, decision: AgentDecision | Mapping[str, Any]) -> AgentDecision:
-        """A decision, which may be an object as models write it."""
+        """Return a decision, which may be an object as models write it."""
         return decision if isinstance(decision, AgentDecision) else _build_decision(_standardize_keys(decision))
 
     def __getitem__(self, name: str) -> Any:
@@ -76,7 +76,7 @@ class AgentDecision:
 
 
 def parse_decision(text: str) -> AgentDecision:
-    """The decision in a model's reply; raises ModelError with a message that tells the model what is missing."""
+    """Return the decision in a model's reply. ModelError with a message that tells the model what is missing."""
     text = text[:MAX_REPLY_LENGTH].translate({ord("｛"): "{", ord("｝"): "}"})
     objects, lines = list(_find_objects(text)), _parse_line_form(text)
     # The parameters of the line form may be an object with a `tool` or an `action` of its own: objects come last.
@@ -105,7 +105,7 @@ def _build_decision(fields: Mapping[str, Any]) -> AgentDecision:
 
 
 def _find_objects(text: str) -> Iterator[dict[str, Any]]:
-    """The objects in a text, with the keys of AgentDecision."""
+    """Yield the objects in a text, with the keys of AgentDecision."""
     whole = SourceText(text)
     at = text.find("{")
     for _ in range(_MAX_OBJECTS):
@@ -135,7 +135,7 @@ def _is_object(value: Any) -> bool:
 
 
 def _parse_line_form(text: str) -> dict[str, str]:
-    """The fields of the line form, up to the first repeated key."""
+    """Return the fields of the line form, up to the first repeated key."""
     plain = _FENCE.sub("", text)
     lines = list(_FIELD_LINE.finditer(plain))
     fields: dict[str, str] = {}
@@ -149,7 +149,7 @@ def _parse_line_form(text: str) -> dict[str, str]:
 
 
 def _clean_name(value: Any) -> str | None:
-    """A name without the quotes and brackets that models put around it; None if the model wrote `none` or similar."""
+    """Return a name without quotes and brackets around it, or None if the model wrote `none` or similar."""
     name = str(value or "").strip().strip("[]<>`*\"'“”‘’").strip()
     return None if name.casefold() in _EMPTY_VALUES else name
 

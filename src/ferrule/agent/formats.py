@@ -58,7 +58,7 @@ class HistoryCompaction:
         self._task = ""
 
     def visible_messages(self, messages: Sequence[Message], task: str) -> list[Message]:
-        """The messages to send. `messages` is the full history, which only grows. The task is always included."""
+        """Return the messages to send, with the task. `messages` is the full history, which only grows."""
         self._task = task
         fresh = list(messages[self._count :])
         self._count = len(messages)
@@ -110,7 +110,7 @@ def estimate_message_tokens(message: Message) -> int:
 
 
 def _split_turns(messages: Sequence[Message]) -> tuple[list[Message], list[list[Message]]]:
-    """The messages before the model's first reply, and the turns: each reply with the messages up to the next."""
+    """Return the messages before the first reply, and the turns: each reply with the messages up to the next."""
     head: list[Message] = []
     turns: list[list[Message]] = []
     for message in messages:
@@ -204,11 +204,11 @@ class DecisionFormat:
         return contextual_decision_prompt(context)
 
     def parse_agent_decision(self, text: str) -> AgentDecision:
-        """The decision in a reply; ModelError tells the model what is missing."""
+        """Return the decision in a reply. ModelError tells the model what is missing."""
         return parse_decision(text)
 
     def validate_decision(self, decision: AgentDecision, context: ExecutionContext) -> AgentDecision:
-        """The decision as it is to be carried out; ModelError tells the model why it cannot be."""
+        """Return the decision as it is to be carried out. ModelError tells the model why it cannot be."""
         return decision
 
     def shorten_history(self) -> bool:
@@ -230,7 +230,7 @@ class DecisionFormat:
 
 
 def _with_visible_tools_first(context: ExecutionContext, offer: ToolOffer) -> ExecutionContext:
-    """The context with the tools first whose schemas would be shown to a model that calls tools."""
+    """Return the context with the tools first whose schemas would be shown to a model that calls tools."""
     visible = _list_visible_tools(offer)
     tools = sorted(context.available_tools, key=lambda spec: spec.tool_id not in visible)
     return replace(context, available_tools=tools)
@@ -265,7 +265,7 @@ def _convert_decision(decision: AgentDecision, run: Run, offer: ToolOffer) -> Pa
 
 
 def show_calls_as_written(messages: Sequence[Message], run: Run) -> list[Message]:
-    """The messages for a model that writes calls into its text: calls as it wrote them, results as plain messages.
+    """Return the messages for a model that writes calls into its text: its own notation, and results as plain messages.
 
     A small model that sees its calls in another form than its own takes them for somebody else's, and one that sees
     itself repeat a call goes on repeating it: such a call is shown once, with both results. After results that it has
@@ -297,7 +297,7 @@ def show_calls_as_written(messages: Sequence[Message], run: Run) -> list[Message
 
 
 def ask_for_answer_from_results(run: Run) -> list[Message]:
-    """The task with the results so far, without the calls: a model that sees its own repeated calls continues them."""
+    """Return the task with the results so far, without the calls: a model that sees repeated calls continues them."""
     texts = prompt_texts(detect_language(run.task))
     at = max(i for i, message in enumerate(run.messages) if message == user_message(run.task))
     before = [m for m in run.messages[:at] if m["role"] != "tool" and not m.get("tool_calls")]
@@ -313,7 +313,7 @@ def ask_for_answer_from_results(run: Run) -> list[Message]:
 
 
 def _text_without_calls(reply: ModelReply, reading: ParsedText) -> str:
-    """The text of a reply with calls, without the same calls written as text."""
+    """Return the text of a reply with calls, without the same calls written as text."""
     calls = [(call.name, call.arguments) for call in reply.tool_calls]
     repeats_calls = all((call.name, call.arguments) in calls for call in reading.calls)
     return remove_empty_markup(reading.text if repeats_calls else reply.text)
@@ -340,7 +340,7 @@ _TOOL_WORD = lazy_pattern(r"\b(?:tool|function)s?\b|工具|函数", re.IGNORECAS
 
 
 def _check_answer(text: str, run: Run, offer: ToolOffer) -> ParsedReply:
-    """The answer; or a correction, if the text is none: empty, a made-up result, the task itself, or an intention.
+    """Return the answer, or a correction for an empty text, a made-up result, the task itself or an intention.
 
     Nothing but the name of a tool is a call without arguments.
     """
@@ -361,7 +361,7 @@ def _check_answer(text: str, run: Run, offer: ToolOffer) -> ParsedReply:
 
 
 def _extract_final_answer(text: str) -> str:
-    """The answer without the reasoning that some models write before it."""
+    """Return the answer without the reasoning that some models write before it."""
     _, mark, answer = text.rpartition("Final Answer:")
     return answer.strip() if mark and answer.strip() else text
 
@@ -370,7 +370,7 @@ _MAX_ID_LENGTH: Final = 200
 
 
 def assign_call_ids(run: Run, calls: Sequence[ToolCall]) -> list[ToolCall]:
-    """The calls, each with an id that no other call of the run has."""
+    """Return the calls, each with an id that no other call of the run has."""
     numbered: list[ToolCall] = []
     for call in calls:
         number = len(numbered) + 1
@@ -385,7 +385,7 @@ def assign_call_ids(run: Run, calls: Sequence[ToolCall]) -> list[ToolCall]:
 
 
 def reject_calls_over_limit(run: Run, calls: list[ToolCall], limits: RunLimits) -> list[ToolCall]:
-    """The calls, with an error set on those beyond a limit, so that they are not executed."""
+    """Return the calls, with an error set on those beyond a limit, so that they are not executed."""
     allowed = limits.calls_per_turn
     if limits.calls is not None:
         allowed = min(allowed, limits.calls - len(run.steps))
@@ -453,7 +453,7 @@ _CHECKED_LENGTH: Final = 40
 
 
 def _may_continue_call(text: str) -> bool:
-    """Whether a text may be an unfinished call: it has a tag, or a bracket or a fence that is not closed."""
+    """Return whether a text may be an unfinished call: it has a tag, or a bracket or a fence that is not closed."""
     is_open = any(text.count(first) != text.count(last) for first, last in ("{}", "[]", "()"))
     return is_open or "<" in text or text.count("```") % 2 == 1
 
@@ -489,7 +489,7 @@ class OutputType:
 
     @property
     def instruction(self) -> str:
-        """What the model is told about the form of its answer."""
+        """Return what the model is told about the form of its answer."""
         if self._is_text:
             return ""
         return (
@@ -498,7 +498,7 @@ class OutputType:
         )
 
     def parse(self, text: str) -> Any:
-        """The value in an answer; ValueError, with all problems, if it is not of the type."""
+        """Return the value in an answer. Raises ValueError with all problems if it is not of the type."""
         if self._is_text:
             return text
         problem = "it contains no JSON"
@@ -511,11 +511,11 @@ class OutputType:
         raise ValueError(problem)
 
     def format(self, value: Any) -> str:
-        """The value as text: JSON, except that text stays as it is."""
+        """Return the value as text: JSON, except that text stays as it is."""
         return value if isinstance(value, str) else self._adapter.dump_json(value).decode()
 
     def constrain(self, request: ModelRequest, *, is_retry: bool) -> ModelRequest:
-        """The request; where only the answer is missing, one whose reply the model's API makes follow the schema.
+        """Return the request. Where only the answer is missing, the model's API makes the reply follow the schema.
 
         Not while there are tools to call: many servers that enforce a schema make no calls then.
         """
@@ -538,7 +538,7 @@ def _wrap(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _close_objects(schema: Any) -> Any:
-    """The schema with every object closed: the strict modes of APIs require it."""
+    """Return the schema with every object closed: the strict modes of APIs require it."""
     if isinstance(schema, list):
         return [_close_objects(item) for item in schema]
     if not isinstance(schema, dict):

@@ -101,12 +101,12 @@ def contextual_decision_prompt(
 
 
 def execution_status(context: ExecutionContext, *, language: str | None = None) -> str:
-    """How many steps there were, and how they ended."""
+    """Return how many steps there were, and how they ended."""
     return _format_counts(context, _choose_texts(context, language))
 
 
 def failure_summary(context: ExecutionContext, *, language: str | None = None) -> str:
-    """The failures by tool, and the latest ones; empty if there are none."""
+    """Return the failures by tool, and the latest ones, empty if there are none."""
     texts = _choose_texts(context, language)
     return _join_sections(
         _format_list(texts.failures_by_tool, _failure_count_lines(context, texts)),
@@ -115,13 +115,13 @@ def failure_summary(context: ExecutionContext, *, language: str | None = None) -
 
 
 def learning_summary(context: ExecutionContext, *, language: str | None = None) -> str:
-    """What is known to go wrong, and what to try instead; empty if nothing is."""
+    """Return what is known to go wrong, and what to try instead, empty if nothing is."""
     texts = _choose_texts(context, language)
     return _format_list(texts.patterns, _pattern_lines(context, texts))
 
 
 def format_tools_for_prompt(tools: Sequence[ToolSpec], *, language: str = "en") -> str:
-    """The tools with their actions, one line each."""
+    """Return the tools with their actions, one line each."""
     return _format_tools(tools, prompt_texts(language))
 
 
@@ -131,14 +131,14 @@ def format_tools_for_prompt(tools: Sequence[ToolSpec], *, language: str = "en") 
 def system_prompt(
     *, language: str = "en", finish_task: bool = False, ask_user: bool = False, instructions: str = ""
 ) -> str:
-    """The system message for a model that calls tools; `instructions` are the user's own."""
+    """Return the system message for a model that calls tools. `instructions` are the user's own."""
     texts = prompt_texts(language)
     control = [texts.finish_task] * finish_task + [texts.ask_user] * ask_user
     return _join_sections("\n".join([texts.system, *control]), instructions.strip())
 
 
 def short_failure_summary(context: ExecutionContext, *, language: str | None = None) -> str:
-    """A short summary of the failures so far; empty if there are none."""
+    """Return a short summary of the failures so far, empty if there are none."""
     if not context.failed_attempts:
         return ""
     texts = _choose_texts(context, language)
@@ -155,7 +155,7 @@ def short_failure_summary(context: ExecutionContext, *, language: str | None = N
 
 
 def warnings_from_earlier_runs(warnings: Sequence[str], *, language: str = "en") -> str:
-    """A list of failures from earlier runs; empty if there are none."""
+    """Return a list of failures from earlier runs, empty if there are none."""
     return _format_list(prompt_texts(language).warnings, map(single_line, warnings), colon=False)
 
 
@@ -240,7 +240,7 @@ def _patterns_by_tool(context: ExecutionContext) -> Iterator[tuple[str, dict[str
 
 
 def _describe_adjustment(advice: Mapping[str, Any]) -> str:
-    """The arguments that an adjustment changes, as text."""
+    """Return the arguments that an adjustment changes, as text."""
     before, after = advice.get("original_params"), advice.get("adjusted_params")
     if not isinstance(after, dict):
         return ""
@@ -259,7 +259,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _format_tools(tools: Sequence[ToolSpec], texts: PromptTexts) -> str:
-    """One line for each tool that fits the budget, and the number of the others."""
+    """Return one line for each tool that fits the budget, and the number of the others."""
     lines: list[str] = []
     budget = MAX_TOOLS_TOKENS
     for spec in tools:
@@ -272,7 +272,7 @@ def _format_tools(tools: Sequence[ToolSpec], texts: PromptTexts) -> str:
 
 
 def _format_tools_with_schemas(tools: Sequence[ToolSpec], texts: PromptTexts) -> str:
-    """The actions with their schemas for each tool that fits the budget; one line for each of the others."""
+    """Return the actions with their schemas for each tool that fits the budget, and one line for each other tool."""
     lines: list[str] = []
     budget = MAX_SCHEMAS_TOKENS
     for at, spec in enumerate(tools):
@@ -317,7 +317,7 @@ _MAX_RESULT_LENGTH: Final = 500
 
 
 def explain_stop(context: ExecutionContext, reason: str, *, language: str = "en") -> str:
-    """Why a run stopped, what it tried, and its last result."""
+    """Return why a run stopped, what it tried, and its last result."""
     texts, steps = STOP_REPORT[language], context.executed_steps
     stopped = texts["stopped"].format(reason=translate_error(reason, language).rstrip(".。"))
     if not steps:
@@ -348,7 +348,7 @@ _SEARCHES_THE_WEB: Final = frozenset({"search", "web"})
 
 
 def suggest_missing_setup(question: str, waiting: Iterable[Tool]) -> str:
-    """What could answer a question that no tool fits: one of the tools that are not set up, or a language model."""
+    """Return what could answer a question that no tool fits: a tool that is not set up, or a language model."""
     texts, words = SETUP_SUGGESTIONS[detect_language(question)], significant_terms(question)
     matches = {tool: _count_matches(words, _terms_of_tool(tool.spec)) for tool in waiting if tool.needs}
     actions = [action.partition("__")[0] for action, *_ in find_tool_phrases(question)]
@@ -369,7 +369,7 @@ def suggest_missing_setup(question: str, waiting: Iterable[Tool]) -> str:
 
 
 def explain_denial(question: str, denied: Iterable[tuple[Tool, ToolCapability, str]]) -> str | None:
-    """That the policy forbids what a question asks for, with the reason of its rule; None if it does not."""
+    """Say that the policy forbids what a question asks for, and why. Return None if it does not."""
     words = significant_terms(question)
     matches = [
         (_count_matches(words, _terms_of_action(tool.spec, capability)), tool, capability, reason)
@@ -383,7 +383,7 @@ def explain_denial(question: str, denied: Iterable[tuple[Tool, ToolCapability, s
 
 
 def _count_matches(words: Sequence[str], terms: Collection[str]) -> int:
-    """How many words ask for a tool with these terms. A single one must be the first: `book a table` is no query."""
+    """Count the words that ask for a tool with these terms. One alone must be the first, unlike in `book a table`."""
     count = len({word for word in words if word in terms})
     return count if count > 1 or (words and words[0] in terms) else 0
 

@@ -87,7 +87,7 @@ def _is_repeatable(resolved: ResolvedCall) -> bool:
 
 
 def _was_executed(step: StepResult) -> bool:
-    """Whether a tool was called and its outcome is known: the call was not refused, known to fail, or interrupted."""
+    """Return whether a tool was called with a known outcome: not refused, not known to fail, not interrupted."""
     if step.error_type in (KNOWN_FAILURE, CANCELLED, INTERRUPTED):
         return False
     return bool(step.record_id) or step.error_type not in (PERMISSION_DENIED, VALIDATION_ERROR)

@@ -132,17 +132,17 @@ class Run:
 
     @property
     def has_only_failures(self) -> bool:
-        """Whether calls were made and none succeeded."""
+        """Return whether calls were made and none succeeded."""
         return bool(self.steps) and not any(step.is_success for step in self.steps)
 
     @property
     def failed_calls(self) -> frozenset[str]:
-        """The ids of the calls that failed."""
+        """Return the ids of the calls that failed."""
         return frozenset(self._failed_calls)
 
     @property
     def used_tools(self) -> list[str]:
-        """What this run and the conversation before it called, by the names that models use; the latest first."""
+        """Return the names for models of what the run and the conversation before it called, the latest first."""
         for message in self.messages[self._read_messages :]:
             for call in message.get("tool_calls") or ():
                 function = call["function"]
@@ -155,7 +155,7 @@ class Run:
 
     @property
     def topic(self) -> str:
-        """What tools are searched for: the task, after the question before it, to which it may be a follow-up."""
+        """Return the text that tools are searched by: the task, after the question to which it may be a follow-up."""
         if self._topic is None:
             texts = [text_of_message(message) for message in self.messages if message["role"] == "user"]
             if self.task not in texts:
@@ -353,7 +353,7 @@ class Run:
 
     @classmethod
     async def load_and_detect_interruption(cls, run_id: str, store: ToolKnowledgeStore) -> Run:
-        """The run as others see it: one whose process is gone is interrupted, although its entries do not say so."""
+        """Return the run. It is interrupted if its process is gone, although its entries do not say so."""
         run = await cls.load(run_id, store)
         if run.state is AgentState.RUNNING and not await store.is_locked(RUN_PREFIX + run_id):
             run = await cls.load(run_id, store)  # it may have ended in the meantime
@@ -418,7 +418,7 @@ class Run:
                 self.call_sources[self.open_calls[0].id] = entry["source"]
 
     def _decode_call(self, data: Mapping[str, Any], errors: Mapping[str, str]) -> ToolCall:
-        """A call of a stored message. A call that was rejected then must stay rejected."""
+        """Return a call of a stored message. A call that was rejected then must stay rejected."""
         function = data["function"]
         call = decode_tool_call(function["name"], function["arguments"], id=data["id"])
         error = errors.get(call.id) or call.error
@@ -451,7 +451,7 @@ def new_run_id() -> str:
 
 
 def describe_interruption(error: BaseException) -> str:
-    """The reason why a run was interrupted, from the exception that ended it."""
+    """Return the reason why a run was interrupted, from the exception that ended it."""
     if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit)):
         return "it was cancelled"
     return error_text(error) if isinstance(error, FerruleError) else f"{type(error).__name__}: {error_text(error)}"

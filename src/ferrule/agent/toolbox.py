@@ -122,7 +122,7 @@ class Toolbox:
 
     @cached_property
     def _meta_tools(self) -> dict[str, Tool]:
-        """The tools that find and call other tools; built only for agents that need them."""
+        """Return the tools that find and call other tools. They are built only for agents that need them."""
         return (
             {tool.id: tool for tool in make_meta_tools(self._library.index, self._library.engine)}
             if self._has_meta_tools
@@ -130,12 +130,12 @@ class Toolbox:
         )
 
     def get_own_tool(self, name: str) -> Tool | None:
-        """The agent's own tool with this name, if it has one."""
+        """Return the agent's own tool with this name, if it has one."""
         return self._control.get(name) or (self._meta_tools.get(name) if name in META_TOOLS else None)
 
     @property
     def tools(self) -> Collection[Tool]:
-        """All tools that can and may be called."""
+        """Return all tools that can and may be called."""
         return self._usable_actions().by_id.values()
 
     async def prepare(self, task: str) -> None:
@@ -150,7 +150,7 @@ class Toolbox:
             await self._library.index.prepare(task)
 
     def offer(self, task: str, used: Sequence[str] = ()) -> ToolOffer:
-        """The tools for a task. The first of those in `used`, by their names for models, are shown again."""
+        """Return the tools for a task. The first of those in `used`, by their names for models, are shown again."""
         usable = self._usable_actions()
         used = [name for name in used if name in usable.names][:MAX_USED_TOOLS] if not usable.fits_in_request else ()
         key = (
@@ -167,7 +167,7 @@ class Toolbox:
         return offer
 
     def _usable_actions(self) -> UsableActions:
-        """All that can and may be called; looked up again when the tools have changed."""
+        """Return all actions that can and may be called. They are looked up again when the tools have changed."""
         registry = self._library.engine.registry
         if self._usable is None or self._version != registry.version:
             self._version = registry.version
@@ -216,7 +216,7 @@ class Toolbox:
     def _select_schemas(
         self, usable: UsableActions, search_actions: Sequence[NamedAction], task: str, used: Sequence[str]
     ) -> list[Schema]:
-        """The schemas of the core tools, of those that the run has used, and of the best for the task, while they fit.
+        """Return the schemas of core tools, tools that the run has used, and the best for the task, while they fit.
 
         In the order of their names, so that the prompt cache of a model stays valid.
         """
@@ -267,12 +267,12 @@ class Toolbox:
 
 
 def _have_at_most(tokens: int, actions: Sequence[NamedAction]) -> bool:
-    """Whether all schemas together have at most this many tokens; of thousands, only the first are counted."""
+    """Return whether all schemas together have at most this many tokens. Of thousands, only the first are counted."""
     return all(total <= tokens for total in accumulate(action.tokens for action in actions))
 
 
 def _schema_within(action: NamedAction, tokens: int) -> Schema | None:
-    """The schema of an action; without the descriptions of its parameters if it is too long; None if it still is."""
+    """Return the schema of an action, if needed without descriptions of parameters, or None if it is too long."""
     schema = action.openai_schema
     if action.tokens <= tokens:
         return schema
@@ -288,7 +288,7 @@ def _schema_within(action: NamedAction, tokens: int) -> Schema | None:
 
 
 def register_functions(library: UnifiedToolLibrary, tools: Collection[Any]) -> set[str]:
-    """The names of the tools; functions and other things that are no names are registered, unless they are already."""
+    """Return the names of the tools. Register what is not a name, unless it is registered."""
     if isinstance(tools, str):
         raise SetupError(f"tools must be a list: write tools=[{tools!r}].")
     names = {tool for tool in tools if isinstance(tool, str)}
@@ -372,12 +372,12 @@ class ResolvedCall:
 
     @property
     def model_name(self) -> str:
-        """The name of the tool for models."""
+        """Return the name of the tool for models."""
         return self.call.name if self.target is None else self.target[0].spec.model_name(self.target[1])
 
     @cached_property
     def key(self) -> Any:
-        """What the call is compared by."""
+        """Return what the call is compared by."""
         assert self.target is not None, "only calls of tools that are known are compared"
         return identify_call(*self.target, self.call.arguments).key
 
@@ -412,7 +412,7 @@ class CallResolver:
         return ResolvedCall(original, call, candidates[0], candidates)
 
     def redact(self, resolved: ResolvedCall) -> ToolCall:
-        """The original call without the arguments that its tool declares secret."""
+        """Return the original call without the arguments that its tool declares secret."""
         original = resolved.original
         if resolved.target is None or not resolved.target[1].secret_names:
             return original
@@ -421,7 +421,7 @@ class CallResolver:
 
 
 def _unwrap_call_tool(call: ToolCall) -> ToolCall:
-    """The call inside `call_tool`, which is executed instead."""
+    """Return the call inside `call_tool`, which is executed instead."""
     while call.name == CALL_TOOL and call.error is None:
         name = call.arguments.get("name")
         if not isinstance(name, str) or not name:
@@ -438,7 +438,7 @@ def _wrap_arguments(call: ToolCall, arguments: dict[str, Any]) -> dict[str, Any]
 
 
 def policy_of_run(run: Run, policy: CallPolicy, registry: ToolRegistry) -> CallPolicy:
-    """The policy, with the tools that trusted skills of the run bring."""
+    """Return the policy, with the tools that trusted skills of the run bring."""
     if isinstance(policy, Policy) and policy.trusted_skills:
         return SkillPolicy(policy, run, registry)
     return policy

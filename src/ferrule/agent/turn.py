@@ -192,11 +192,11 @@ class ActiveRun:
 
     @property
     def may_call(self) -> bool:
-        """Whether the model is offered tools: not after a repeated call, or a second turn of refused ones."""
+        """Return whether the model is offered tools: not after a repeated call, or a second turn of refused ones."""
         return not self._repetitions and self._refused_turns < MAX_REFUSED_TURNS - 1
 
     def find_endless_repetition(self) -> str | None:
-        """The reason to stop a run whose model only repeats calls; None if it may continue."""
+        """Return the reason to stop a run whose model only repeats calls, or None if it may continue."""
         if self._refused_turns >= MAX_REFUSED_TURNS:
             return f"the model repeated calls that were refused, in {self._refused_turns} turns in a row"
         if self._repetitions < MAX_REPETITIONS:
@@ -311,7 +311,7 @@ class ActiveRun:
             sources |= {call_id: "" for call_id, text in sources.items() if text == source}
 
     def _find_last_result(self, resolved: ResolvedCall) -> str | None:
-        """The result that the model already has from the same call in an earlier turn.
+        """Return the result that the model already has from the same call in an earlier turn.
 
         Tools that are called repeatedly on purpose are exempt: by their effects, or by their names. So is a model that
         cannot reason: it repeats a call only if the question does.
@@ -370,7 +370,7 @@ class ActiveRun:
             self.emit(CallStarted(replace(redacted, arguments=arguments if edited is None else dict(edited))))
 
     async def _call_tool(self, resolved: ResolvedCall, approval_id: str | None) -> ToolExecutionResult:
-        """The result of a call. Its timeout does not include the wait for a slot; the time limit of the run does."""
+        """Call the tool. Its timeout does not include the wait for a slot. The time limit of the run does."""
         seconds = self.budget.seconds_left
         try:
             async with asyncio.timeout(None if seconds is None else seconds + _SECONDS_TO_END):
@@ -399,7 +399,7 @@ class ActiveRun:
         self.emit(event)
 
     def _timeout_for(self, resolved: ResolvedCall) -> float | None:
-        """The timeout of a call in seconds, so that no call outlasts the run; None means the tool's own timeout."""
+        """Return a timeout in seconds with which no call outlasts the run. None means the tool's own timeout."""
         seconds, engine = self.budget.seconds_left, self.engine
         if seconds is None:
             return None
@@ -506,7 +506,7 @@ def _group_into_chains(calls: Sequence[ResolvedCall]) -> list[list[ResolvedCall]
 
 
 def advice_for_model(result: ToolExecutionResult) -> str:
-    """What the model is told about a result, besides its text."""
+    """Return what the model is told about a result, besides its text."""
     lines = []
     if result.metadata.get("arguments_edited"):
         lines.append("[A person has changed the arguments of this call: the result is for the changed ones.]")

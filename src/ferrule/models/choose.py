@@ -99,7 +99,7 @@ KEYED_PROVIDERS = {
 
 
 def choose_model(spec: Model | str | None = None, environ: Mapping[str, str] | None = None) -> Model:
-    """The model of a name. A model of a network API gets a timeout and retries; another model is returned as it is.
+    """Return the model of a name. A model of a network API gets a timeout and retries.
 
     `openai:gpt-5.4`, `anthropic:claude-opus-5-5`, `ollama:qwen3`, `litellm:groq/llama-4-scout`, `offline`, or
     `prefix:name` of a provider that an installed package adds.

@@ -145,7 +145,7 @@ class FeatureNegotiation:
 
 @contextmanager
 def report_unreadable_reply(model: str) -> Iterator[None]:
-    """What an SDK raises over a reply that it cannot read becomes `ModelUnavailable`."""
+    """Raise `ModelUnavailable` instead of what an SDK raises over a reply that it cannot read."""
     try:
         yield
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:

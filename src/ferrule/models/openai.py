@@ -339,7 +339,7 @@ class OpenAIReplyBuilder:
         call.arguments += arguments
 
     def _find_call(self, index: int | None, id: str, name: str, arguments: str) -> _PartialCall | None:
-        """The call a part continues: by its index, but some servers send none, or the same one for every call."""
+        """Return the call a part continues, by its index. Some servers send none, or the same one for every call."""
         same = [c for c in self._calls if c.index == index] if index is not None else self._calls[-1:]
         if id and index is None:
             same = [c for c in self._calls if c.id == id]

@@ -73,7 +73,7 @@ async def hide_key(
 
 
 def complete_usage(reply: ModelReply, request: ModelRequest) -> ModelReply:
-    """The reply of a server, with an estimate for the counts it did not report. No request and no text has 0 tokens."""
+    """Return the reply of a server, with estimates for counts it did not report. Requests and texts have tokens."""
     usage = reply.usage
     if usage.input_tokens and usage.output_tokens:
         return reply

@@ -110,7 +110,7 @@ class _TextDetector:
         self._on_text(text)
 
     def restart(self) -> bool:
-        """Whether another attempt may pass on its text: there was none so far, or its receiver can take it back."""
+        """Return whether another attempt may pass on its text: none was sent, or its receiver can take it back."""
         if self._has_text:
             restart = getattr(self._on_text, "restart", None)
             self._has_text = restart is None or not restart()

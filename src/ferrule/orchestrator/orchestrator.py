@@ -215,13 +215,13 @@ class Orchestrator:
 
     @property
     def workflow(self) -> Workflow:
-        """The workflow that executes plans."""
+        """Return the workflow that executes plans."""
         return self._runner.workflow
 
     # Processing steps
 
     async def _maybe_fast_path(self, request: TaskRequest, small_talk: SmallTalk | None) -> AgentAnswer | None:
-        """The answer to small talk, without a model; None for everything else."""
+        """Return the answer to small talk, without a model, or None for everything else."""
         if small_talk is None:
             return None
         started = time.perf_counter()
@@ -238,7 +238,7 @@ class Orchestrator:
         )
 
     def _list_tools(self) -> Collection[Tool]:
-        """The tools that the orchestrator's calls may use."""
+        """Return the tools that the orchestrator's calls may use."""
         engine = self.library.engine
         permissions = engine.permissions(self._principal, self.policy)
         return permissions.select_tools(engine.registry.snapshot()).values()

@@ -55,7 +55,7 @@ class RequestCache:
         self._fingerprints: tuple[int, str] = (-1, "")
 
     def key(self, question: str, registry: ToolRegistry, model: str, *context: Any) -> str | None:
-        """The cache key of a question: made from its exact text, the tools, the model and the `context`.
+        """Return the cache key of a question: made from its exact text, the tools, the model and the `context`.
 
         None if the answer cannot be cached: it depends on the time, on chance or on earlier turns, or the question is
         very long.
@@ -93,7 +93,7 @@ class RequestCache:
             await self._store.delete_entries(STREAM, [key for key in removed if key not in answers])
 
     def without_secrets(self, result: AgentAnswer) -> AgentAnswer | None:
-        """The result as others may see it; None if its answer has a secret, and would be of no use without it."""
+        """Return the result as other callers may see it, or None if its answer has a secret."""
         result = replace(result, messages=[])
         encoded = _encode_result(result)
         cleaned = self._store.get_run_secrets(result.run_id).redact(encoded)
@@ -116,7 +116,7 @@ class RequestCache:
         return await self._limit_by_nested_calls(seconds, result.run_id, tools)
 
     async def _limit_by_nested_calls(self, seconds: float, run_id: str, tools: RegistrySnapshot) -> float | None:
-        """The same for the calls that tools made: a cacheable tool may read what belongs to one conversation.
+        """Limit the seconds by the calls that tools made: a cacheable tool may read what belongs to one conversation.
 
         An answer for which a person has allowed a call is not cached: the approval was for that call only.
         """
@@ -139,7 +139,7 @@ class RequestCache:
         return seconds
 
     async def _load_answers(self) -> OrderedDict[str, CachedAnswer]:
-        """The cached answers; the first call reads them from the store."""
+        """Return the cached answers. The first call reads them from the store."""
         if self._answers is None:
             entries, now = await self._store.read_entries(STREAM), self._clock()
             if self._answers is None:  # another task may have loaded them in the meantime
@@ -151,7 +151,7 @@ class RequestCache:
         return self._answers
 
     def _tools_fingerprint(self, registry: ToolRegistry) -> str:
-        """One fingerprint of all callable tools."""
+        """Return one fingerprint of all callable tools."""
         if self._fingerprints[0] != registry.version:
             tools = registry.snapshot()
             prints = sorted((tool.source, tool.id, tool.spec.fingerprint) for tool in tools if tools.is_callable(tool))
@@ -160,7 +160,7 @@ class RequestCache:
 
 
 def digest_configuration(*parts: Any) -> str:
-    """A digest of a policy, limits and other settings, from their `repr`.
+    """Return a digest of a policy, limits and other settings, from their `repr`.
 
     A `repr` with an address, such as that of a function, means something else each time: in another process, and in
     this one when another object gets the address.
@@ -172,7 +172,7 @@ def digest_configuration(*parts: Any) -> str:
 
 
 def _encode_result(result: AgentAnswer) -> dict[str, Any]:
-    """The fields of a result that are the same for every caller."""
+    """Return the fields of a result that are the same for every caller."""
     fields = result.to_dict()
     return {name: fields[name] for name in _STORED_FIELDS}
 
@@ -198,7 +198,7 @@ def _decode_answer(entry: Mapping[str, Any]) -> CachedAnswer | None:
 
 
 def _find_effects(step: StepResult, tools: RegistrySnapshot) -> list[Effects]:
-    """The effects of the step's tools; the worst case if they are not known."""
+    """Return the effects of the step's tools, or the worst case if they are not known."""
     if all(attempt.tool in _CONTROL_TOOLS for attempt in step.attempts):
         return []
     names = {attempt.tool for attempt in step.attempts if attempt.level == "name"}
@@ -233,7 +233,7 @@ class SharedRun(Generic[T]):
 
     @property
     def is_over(self) -> bool:
-        """Whether the run can no longer be joined."""
+        """Return whether the run can no longer be joined."""
         return self._is_cancelled or self._task.done()
 
     def on_end(self, callback: Callable[[], None]) -> None:
@@ -278,12 +278,12 @@ class SharedRuns(Generic[T]):
         self._runs: dict[str, dict[str, SharedRun[T]]] = {}
 
     def find(self, key: str, conversation_id: str) -> SharedRun[T] | None:
-        """The run for this question in this conversation."""
+        """Return the run for this question in this conversation."""
         run = self._runs.get(key, {}).get(conversation_id)
         return None if run is None or run.is_over else run
 
     def find_any(self, key: str) -> SharedRun[T] | None:
-        """A run for this question in any conversation."""
+        """Return a run for this question in any conversation."""
         return next((run for run in self._runs.get(key, {}).values() if not run.is_over), None)
 
     def start(self, key: str, conversation_id: str, work: Callable[[EventListener], Awaitable[T]]) -> SharedRun[T]:

@@ -40,7 +40,7 @@ def _is_decoration(char: str) -> bool:
 
 
 def any_pattern(*patterns: str) -> str:
-    """A pattern that matches if any of the patterns matches."""
+    """Return a pattern that matches if any of the patterns matches."""
     return f"(?:{'|'.join(patterns)})"
 
 
@@ -87,12 +87,12 @@ _FIRST_PART = lazy_pattern(r"(?:(?! and | then |然后|接着|再)[^,;.，；。
 
 
 def depends_on_time(question: str) -> bool:
-    """Whether the correct answer depends on when the question is asked, or on chance."""
+    """Return whether the correct answer depends on when the question is asked, or on chance."""
     return _TIME_DEPENDENT.search(normalize_words(_cut_middle(question))) is not None
 
 
 def refers_to_history(question: str) -> bool:
-    """Whether the question refers to earlier turns or continues them: `and in Berlin?`, `double it`."""
+    """Return whether the question refers to earlier turns or continues them: `and in Berlin?`, `double it`."""
     question = _cut_middle(question)
     words = normalize_words(question)
     if _REFERS_TO_EARLIER.search(words) or _CONTINUES.match(words):
@@ -116,7 +116,7 @@ _WHITE_SPACE = lazy_pattern(r"\s+")
 
 
 def normalize_question(question: str) -> str:
-    """The normal form of a question."""
+    """Return the normal form of a question."""
     pieces = _QUOTED.split(question)
     # Every other piece is quoted.
     return "".join(piece if at % 2 else _WHITE_SPACE.sub(" ", piece) for at, piece in enumerate(pieces)).strip()
@@ -255,7 +255,7 @@ _KINDS: Final = {
 
 
 def detect_small_talk(text: str, *, has_language_model: bool = True) -> SmallTalk | None:
-    """The kind of small talk, if the whole text is small talk. To a language model, `ok` may be an answer."""
+    """Return the kind of small talk, if the whole text is small talk. To a language model, `ok` may be an answer."""
     if len(text) > MAX_SMALL_TALK_LENGTH:
         return None
     words = normalize_words(text)
@@ -328,7 +328,7 @@ def reply_about_history(kind: SmallTalk, turns: Sequence[Turn], language: str) -
 
 
 def _list_specs(tools: Iterable[Tool]) -> list[ToolSpec]:
-    """The specs of the tools, except those that are for models alone."""
+    """Return the specs of the tools, except those that are for models alone."""
     return [tool.spec for tool in tools if tool.id != HISTORY_TOOL and "control" not in tool.spec.tags]
 
 
@@ -338,7 +338,7 @@ def _subject_name(spec: ToolSpec) -> str:
 
 
 def _short_description(spec: ToolSpec) -> str:
-    """The first sentence, or as much of it as fits, up to a comma."""
+    """Return the first sentence, or as much of it as fits, up to a comma."""
     only = spec.capability()
     text = first_sentence(spec.description or (only.description if only is not None else ""))
     beginning = text[:_MAX_DESCRIPTION].rpartition(",")[0] if len(text) > _MAX_DESCRIPTION else ""

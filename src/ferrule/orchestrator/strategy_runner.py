@@ -85,7 +85,7 @@ def check_strategy(name: str | None) -> None:
 async def choose_strategy(
     question: str, strategy: str | None, library: UnifiedToolLibrary, model: Model, budget: RunBudget
 ) -> StrategyChosen:
-    """The given strategy; the model's choice if it is `model`; otherwise the loop."""
+    """Return the given strategy, the model's choice if it is `model`, or the loop."""
     if strategy == BY_MODEL and can_reason(model):
         return await _ask_model_for_strategy(question, library, BudgetedModel(model, budget))
     if strategy is not None and strategy != BY_MODEL:
@@ -284,7 +284,7 @@ class StrategyRunner:
 
     @property
     def workflow(self) -> Workflow:
-        """The workflow that executes plans."""
+        """Return the workflow that executes plans."""
         return self._get_workflow(self._workflow)
 
     def _get_workflow(self, kind: str) -> Workflow:
@@ -305,13 +305,13 @@ class StrategyRunner:
 
 
 def history_as_text(turns: Sequence[Turn], language: str) -> str:
-    """The last turns as text for a prompt; empty if there are none."""
+    """Return the last turns as text for a prompt, empty if there are none."""
     lines = [line for turn in turns[-MAX_HISTORY_TURNS:] for line in _format_turn(turn)]
     return "\n".join([CONVERSATION_HEADING[language], *lines]) if lines else ""
 
 
 def history_as_messages(turns: Sequence[Turn]) -> list[Message]:
-    """The last turns that have answers, as a conversation with a model: an error is none."""
+    """Return the last turns that have answers, as a conversation with a model: an error is none."""
     messages: list[Message] = []
     answered = [turn for turn in turns if turn.answer and turn.state not in ("failed", "cancelled")]
     for turn in answered[-MAX_HISTORY_TURNS:]:
@@ -320,7 +320,7 @@ def history_as_messages(turns: Sequence[Turn]) -> list[Message]:
 
 
 def turns_of(messages: Sequence[Message]) -> list[Turn]:
-    """The questions in messages, each with the text that follows it."""
+    """Return the questions in messages, each with the text that follows it."""
     turns: list[Turn] = []
     for message in messages:
         text = text_of_message(message)
@@ -337,5 +337,5 @@ def _format_turn(turn: Turn) -> list[str]:
 
 
 def _format_context(context: Mapping[str, Any]) -> str:
-    """The context of a question, as lines for a prompt."""
+    """Return the context of a question, as lines for a prompt."""
     return "\n".join(f"{name}: {as_text(value)}" for name, value in context.items())

@@ -45,6 +45,6 @@ def single_line(text: str) -> str:
 
 
 def estimate_tokens(text: str) -> int:
-    """One token for each Chinese, Japanese or Korean character, and one for every four others."""
+    """Return one token for each Chinese, Japanese or Korean character, and one for every four others."""
     wide = 0 if text.isascii() else len(_WIDE_CHARACTER.findall(text))
     return wide + -(-(len(text) - wide) // _LETTERS_PER_TOKEN)

@@ -79,7 +79,7 @@ def find_time_zones_in_text(text: str) -> list[ValueSpan]:
 
 
 def _find_names(lowered: str) -> Iterator[tuple[str, int]]:
-    """The names of zones in a text and where they start: at each place the longest one. ASCII names are whole words."""
+    """Yield the longest name of a zone at each place of a text, with its start. ASCII names are whole words."""
     zones, lengths, at = _zone_names(), _name_lengths(), 0
     while at < len(lowered):
         for length in lengths:

@@ -98,7 +98,7 @@ class ExecutionAgent:
         self.usage = Usage()
 
     def has_all_arguments(self, step: PlanStep) -> bool:
-        """Whether a step has all the arguments its tool needs, so that the model need not fill any in."""
+        """Return whether a step has all the arguments its tool needs, so that the model need not fill any in."""
         try:
             tool, capability = self._library.engine.registry.find(step.tool_type)
         except CallError:
@@ -184,7 +184,7 @@ class ExecutionAgent:
     def _may_need_other_arguments(
         self, step: PlanStep, tool: Tool, params: Mapping[str, Any], result: ToolExecutionResult
     ) -> bool:
-        """Whether other arguments may help: the failure is about them, or they are a calculation or contain results."""
+        """Return whether other arguments may help: the failure is about them, or they are calculated or inserted."""
         if self._failures.classify(result) in _FAILURES_OF_ARGUMENTS or _concerns_arguments(result, params):
             return True
         return strategy_tag_of(tool.spec.tags) == "calculate" or _inserts_results(step, params)
@@ -200,7 +200,7 @@ class ExecutionAgent:
         result: ToolExecutionResult,
         attempts: list[StepAttempt],
     ) -> StepResult:
-        """The result of a similar tool; otherwise what the model knows without a tool, or the failure."""
+        """Return the result of a similar tool, or what the model knows without a tool, or the failure."""
         if not result.is_success and (tag := self._infer_capability_from_step(step, failed, candidates)) is not None:
             # An approval of one tool is not an approval of another.
             other = await self._library.hub.execute_by_capability(
@@ -225,7 +225,7 @@ class ExecutionAgent:
         context: StepContext,
         approval: ApprovalRequest | None,
     ) -> dict[str, Any]:
-        """The arguments that a person has approved, because a model might now choose others; or those of the plan."""
+        """Return the arguments that a person has approved, because a model might now choose others, or the plan's."""
         is_for_step = approval is not None and approval.tool_id == tool.id
         if approval is not None and is_for_step and digest_of_arguments(approval.arguments) == approval.digest:
             return dict(approval.arguments)  # otherwise secrets are blanked in them
@@ -234,7 +234,7 @@ class ExecutionAgent:
     async def _prepare_tool_input(
         self, step: PlanStep, tool: Tool, capability: ToolCapability, context: StepContext
     ) -> dict[str, Any]:
-        """The arguments of the plan; the model fills in missing ones from the step's description.
+        """Return the arguments of the plan. The model fills in missing ones from the step's description.
 
         A step without any gets them from its description too, even where its tool requires none.
         """
@@ -331,7 +331,7 @@ class ExecutionAgent:
     def _infer_capability_from_step(
         self, step: PlanStep, failed: ToolCandidate, candidates: Sequence[ToolCandidate]
     ) -> str | None:
-        """A tag shared by other tools that can do the same, if the call is repeatable and they need no approval."""
+        """Return a tag of other tools that can do the same, if the call is repeatable and they need no approval."""
         if not all(candidate.effects.repeatable for candidate in candidates):
             return None
         tags = [
@@ -407,7 +407,7 @@ def _build_arguments_request(
 
 
 def _find_made_up_source(step: PlanStep, context: StepContext) -> str:
-    """The made-up number that the result of a step was calculated with, by itself or in a step that it needs."""
+    """Return the made-up number that the result of a step was calculated with, by itself or in a step that it needs."""
     needed = [context.results.get(str(step_id)) for step_id in step.dependencies]
     numbers = [step.made_up_number, *(result.made_up_number for result in needed if result is not None)]
     return next(filter(None, numbers), "")
@@ -429,7 +429,7 @@ def _end_of_calls(
     candidates: Sequence[ToolCandidate],
     attempts: Sequence[StepAttempt],
 ) -> StepResult | None:
-    """The result of a step after which nothing else may be tried; None after a failure without an effect."""
+    """Return the result of a step after which nothing else may be tried, or None after a failure without an effect."""
     if result.is_success:
         return success_result(step, result, tool, attempts)
     if result.may_have_taken_effect(*(candidate.effects for candidate in candidates)):
@@ -440,21 +440,21 @@ def _end_of_calls(
 
 
 def _find_arguments(text: str, capability: ToolCapability) -> dict[str, Any]:
-    """The arguments in a reply that has no call but only its arguments, as small models write it."""
+    """Return the arguments in a reply that has no call but only its arguments, as small models write it."""
     names = properties_of(resolve_schema(capability.schema, capability.schema)).keys()
     objects = (value for value in find_json_values(text) if isinstance(value, dict))
     return next((value for value in objects if value and value.keys() <= names), {})
 
 
 def _concerns_arguments(result: ToolExecutionResult, params: Mapping[str, Any]) -> bool:
-    """Whether a call failed because of an argument: the error mentions its value."""
+    """Return whether a call failed because of an argument: the error mentions its value."""
     error = (result.error or "").casefold()
     texts = [value.strip().casefold() for value in params.values() if isinstance(value, str)]
     return any(len(text) >= _MIN_VALUE_LENGTH and text in error for text in texts)
 
 
 def _take_fields_of_objects(step: PlanStep, params: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments, with `${1}` meaning `${1.city}` where it is the value of `city` and an object that has one."""
+    """Return the arguments. `${1}` means `${1.city}` where it is the value of `city` and an object that has one."""
     return {
         name: value[name]
         if isinstance(value, dict) and name in value and find_referenced_steps(step.parameters.get(name))
@@ -464,7 +464,7 @@ def _take_fields_of_objects(step: PlanStep, params: Mapping[str, Any]) -> dict[s
 
 
 def _inserts_results(step: PlanStep, params: Mapping[str, Any]) -> bool:
-    """Whether a text of the arguments contains results, as `${1} + ${2}` does."""
+    """Return whether a text of the arguments contains results, as `${1} + ${2}` does."""
     texts = [step.parameters.get(name) for name, value in params.items() if isinstance(value, str)]
     return bool(find_referenced_steps(texts))
 
@@ -475,7 +475,7 @@ def _failed_reasoning(step: PlanStep, error: str, attempts: Sequence[StepAttempt
 
 
 def _answer_question(step: PlanStep, context: StepContext, reply: HumanReply | None) -> StepResult:
-    """The result of an `ask_user` step: the user's answer. Raises NeedsPerson while there is none."""
+    """Return the result of an `ask_user` step: the user's answer. Raises NeedsPerson while there is none."""
     try:
         parameters = resolve_references(step.parameters, context.outputs(), step=step.id)
     except CallError as error:
@@ -493,12 +493,12 @@ def _answer_question(step: PlanStep, context: StepContext, reply: HumanReply | N
 
 
 def call_id_of(step: PlanStep, attempt: int) -> str:
-    """The id under which the call of a step is recorded."""
+    """Return the id under which the call of a step is recorded."""
     return f"step-{step.id}-{attempt}"
 
 
 def can_repeat(step: PlanStep, registry: ToolRegistry) -> bool:
-    """Whether a step can be executed twice without harm."""
+    """Return whether a step can be executed twice without harm."""
     effects = _find_effects(step, registry)
     return effects is None or effects.repeatable
 
@@ -509,7 +509,7 @@ def changes_nothing(step: PlanStep, registry: ToolRegistry) -> bool:
 
 
 def _find_effects(step: PlanStep, registry: ToolRegistry) -> Effects | None:
-    """The effects of a step's tool; None without a tool."""
+    """Return the effects of a step's tool, or None without a tool."""
     if step.tool_type in (NO_TOOL, ASK_USER):
         return None
     try:
@@ -520,7 +520,7 @@ def _find_effects(step: PlanStep, registry: ToolRegistry) -> Effects | None:
 
 
 def _contains_value(value: Any, text: str) -> bool:
-    """Whether any value inside, at any depth, equals the text."""
+    """Return whether any value inside, at any depth, equals the text."""
     if isinstance(value, dict):
         return any(_contains_value(inner, text) for inner in value.values())
     if isinstance(value, list):
@@ -553,7 +553,7 @@ def _make_result(step: PlanStep, attempts: Sequence[StepAttempt], **fields: Any)
 
 
 def skipped_result(step: PlanStep, failure: StepResult) -> StepResult:
-    """A step that was not tried because one it depends on failed, or has no result to change something by."""
+    """Return a step that was not tried because one it depends on failed, or has no result to change something by."""
     problem = "no tool confirms" if failure.success else "was skipped" if failure.skipped else "failed"
     reason = f"It needs the result of step {failure.step_id}, which {problem}."
     return replace(failure_result(step, reason, "skipped"), skipped=True)
@@ -564,14 +564,14 @@ def _make_attempt(level: AttemptLevel, tool: str, result: ToolExecutionResult) -
 
 
 def _summarize_context(context: StepContext) -> str:
-    """The question and the results so far."""
+    """Return the question and the results so far."""
     results = [f"[{r.step_id}] {r.description}: {r.result}" for r in context.results.values() if r.success]
     parts = [f"Question: {context.question}", context.history, "\n".join(results)]
     return "\n\n".join(part for part in parts if part)
 
 
 def _build_dialogue(step: PlanStep, context: StepContext) -> list[Message]:
-    """The results the step needs, as earlier turns of a conversation, so that any model knows what `it` refers to."""
+    """Return the results the step needs as earlier turns of a conversation, so that a model knows what `it` means."""
     needed = [context.results[str(step_id)] for step_id in step.dependencies if str(step_id) in context.results]
     if step.waits_for_all:
         needed = [result for result in context.results.values() if result.success]

@@ -55,7 +55,7 @@ class GraphRun:
         self.unverified: list[StepResult] = []
 
     def state(self) -> PlanState:
-        """The state of the run, without secrets. Mostly empty without a checkpointer, because nothing else reads it."""
+        """Return the state of the run, without secrets. Mostly empty without a checkpointer, the only reader."""
         runner, secrets = self.run.runner, self.run.secrets
         if not self._shows_state:
             return PlanState(current_step=len(runner.context.results))
@@ -109,7 +109,7 @@ class GraphWorkflow(Workflow):
 
 
 def build_graph() -> Any:
-    """The nodes and the edges."""
+    """Return the nodes and the edges."""
     try:
         from langgraph.graph import END, START, StateGraph
     except ImportError:
@@ -186,7 +186,7 @@ CONNECT_TIMEOUT: Final = 10.0
 
 @asynccontextmanager
 async def open_checkpointer(url: str) -> AsyncIterator[Any]:
-    """A checkpointer for `GraphWorkflow`, at `sqlite:///path` or `postgresql://…`. Its tables are created."""
+    """Open a checkpointer for `GraphWorkflow`, at `sqlite:///path` or `postgresql://…`. Its tables are created."""
     if url.startswith("sqlite:///"):
         opened = _open_sqlite(Path(url.removeprefix("sqlite:///")))
     elif url.startswith(("postgresql://", "postgres://")):

@@ -74,7 +74,7 @@ _MAX_ERRORS: Final = 5
 
 
 def find_plan_errors(value: Any) -> list[str]:
-    """The schema violations of a plan, as text for the model that wrote it; empty if there are none."""
+    """Return the schema violations of a plan, as text for the model that wrote it, empty if there are none."""
     errors = islice(_plan_validator().iter_errors(value), _MAX_ERRORS)
     return [f"{_format_path(error.instance_path)}: {error.message}." for error in errors]
 
@@ -91,7 +91,7 @@ def _format_path(path: Sequence[str | int]) -> str:
 
 
 def single_step_plan(question: str, tool_type: str = NO_TOOL, **parameters: Any) -> Plan:
-    """A plan that consists of one step."""
+    """Return a plan that consists of one step."""
     step = PlanStep(id=1, description=question, tool_type=tool_type, parameters=parameters)
     return Plan(steps=(step,), parallel_groups=((1,),))
 
@@ -218,7 +218,7 @@ def _replace_unknown_tool(step: PlanStep, tools: Collection[str], problems: list
 
 
 def _find_tools_by_parameters(step: PlanStep, tools: Collection[str]) -> list[str]:
-    """The tools that take exactly what the step passes: small models write `function` where the name belongs."""
+    """Return the tools that take exactly what the step passes: small models write `function` where the name belongs."""
     if not step.parameters or not isinstance(tools, Mapping):
         return []
     schemas = {name: capability.schema for name, (_, capability) in tools.items()}

@@ -101,24 +101,24 @@ class PlanRunner:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether nothing can continue until a person has replied."""
+        """Return whether nothing can continue until a person has replied."""
         return not self._running and (bool(self.waiting) or self.paused_for is not None)
 
     @property
     def open_requests(self) -> list[HumanRequest]:
-        """What people are asked; several steps may wait for the same."""
+        """Return what people are asked. Several steps may wait for the same."""
         requests = [*self.waiting.values(), *([] if self.paused_for is None else [self.paused_for])]
         return [request for number, request in enumerate(requests) if request not in requests[:number]]
 
     @property
     def results(self) -> list[StepResult]:
-        """The results so far, in the order of the plan."""
+        """Return the results so far, in the order of the plan."""
         results = self.context.results
         return [results[str(step.id)] for step in self.plan.steps if str(step.id) in results]
 
     @property
     def may_ask_model(self) -> bool:
-        """Whether the model may write the answer."""
+        """Return whether the model may write the answer."""
         return self.stop_reason is None and self._budget.find_reached_limit() is None
 
     def apply_replies(self, replies: Mapping[str, HumanReply]) -> None:
@@ -162,7 +162,7 @@ class PlanRunner:
         return ended
 
     async def verify(self, result: StepResult) -> StepResult | None:
-        """The result with its verification; None if the step will be repeated with another tool."""
+        """Return the result with its verification, or None if the step will be repeated with another tool."""
         step = self.plan[result.step_id]
         if step.tool_type == ASK_USER and result.success:
             result.verification = _VERIFIED_BY_PERSON
@@ -184,7 +184,7 @@ class PlanRunner:
 
     @property
     def needs_revision(self) -> bool:
-        """Whether there is a new bad result, so that the following steps should be planned again."""
+        """Return whether there is a new bad result, so that the following steps should be planned again."""
         if len(self.plan.revised_for) >= MAX_REVISIONS or not self._planning.can_revise:
             return False
         if self.paused_for is not None or self.stop_reason is not None:
@@ -252,7 +252,7 @@ class PlanRunner:
         return results
 
     def _may_build_on(self, result: StepResult, step: PlanStep) -> bool:
-        """Whether a step may use a result. What the model only believes must not decide what is changed."""
+        """Return whether a step may use a result. What the model only believes must not decide what is changed."""
         return result.success and (result.is_confirmed or changes_nothing(step, self._library.engine.registry))
 
     async def _stop_at_time_limit(self) -> list[StepResult]:
@@ -266,7 +266,7 @@ class PlanRunner:
         ]
 
     def _started_steps(self) -> list[PlanStep]:
-        """The steps that have started or are ready, and those they depend on (a crash may have lost their results)."""
+        """Return the steps that have started or are ready, with their dependencies, whose results may be lost."""
         bad = set(map(str, self._bad_steps))
         ids = {str(step.id) for step in self.plan.steps if self._has_started(step) or self._is_ready(step, bad)}
         for step in reversed(self.plan.steps):
@@ -280,7 +280,7 @@ class PlanRunner:
         return all(result is not None and result.success and str(result.step_id) not in bad for result in needed)
 
     def _must_not_repeat(self, step: PlanStep) -> bool:
-        """Whether no other step may do the same, because this one has had, may have had, or will have an effect."""
+        """Return whether no other step may do the same: this step has had, may have had or will have an effect."""
         if can_repeat(step, self._library.engine.registry) or not self._execution.has_all_arguments(step):
             return False
         result = self.context.results.get(str(step.id))
@@ -341,7 +341,7 @@ class PlanRunner:
         return True
 
     def _choose_better(self, first: StepResult, second: StepResult) -> StepResult:
-        """The more plausible of two results of a step. A doubtful result is better than a failure."""
+        """Return the more plausible of two results of a step. A doubtful result is better than a failure."""
         assert first.verification is not None and second.verification is not None
         attempts = (*first.attempts, *second.attempts)
         if second.success and second.verification.confidence >= first.verification.confidence:
@@ -355,7 +355,7 @@ def _makes_call(step: PlanStep) -> bool:
 
 
 def _is_as_harmless(other: AlternativeTool, effects: Effects) -> bool:
-    """Whether the other tool changes no more than the tool it replaces."""
+    """Return whether the other tool changes no more than the tool it replaces."""
     capability = other.spec.capability(other.action) or other.spec.capabilities[0]
     others = other.spec.effects_of(capability)
     return others.read_only or (others.repeatable and not others.destructive and not effects.read_only)

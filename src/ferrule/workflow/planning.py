@@ -60,7 +60,7 @@ def make_planning_toolbox(
     policy: CallPolicy | None = None,
     core: Sequence[str] = CORE_TOOLS,
 ) -> Toolbox:
-    """The tools that plans may use."""
+    """Return the tools that plans may use."""
     return Toolbox(library, principal=principal, policy=policy, core=core, budget_tokens=8_000, own=False)
 
 
@@ -98,7 +98,7 @@ class PlanningAgent:
 
     @property
     def can_revise(self) -> bool:
-        """Whether the model can reason; otherwise it would only repeat the plan."""
+        """Return whether the model can reason. A model that cannot would only repeat the plan."""
         return can_reason(self._model)
 
     async def decompose_task(self, question: str, *, history: str = "", is_required: bool = False) -> Plan:
@@ -185,7 +185,7 @@ class PlanningAgent:
         return [system_message(f"{PLANNER[language]}\n{rules}"), user_message(question)]
 
     def _tool_lines(self, question: str, offer: ToolOffer) -> Iterator[str]:
-        """The core tools, ten others by relevance, and how many more there are."""
+        """Yield the core tools, ten others by relevance, and how many more there are."""
         actions = dict(offer.actions)
         core = [name for name, (tool, _) in actions.items() if tool.id in self._core]
         relevant = [hit.tool.id for hit in self._library.index.search(question, 3 * MAX_OTHER_TOOLS)]
@@ -202,7 +202,7 @@ class PlanningAgent:
 
 
 def _describe_parameters(capability: ToolCapability) -> Iterator[str]:
-    """The parameters in short: `city`, `unit?: C|F`, `days?: integer`."""
+    """Yield the parameters in short: `city`, `unit?: C|F`, `days?: integer`."""
     for parameter in parse_parameters(resolve_schema(capability.schema, capability.schema)):
         values = parameter.schema.get("enum")
         if isinstance(values, list):
@@ -213,7 +213,7 @@ def _describe_parameters(capability: ToolCapability) -> Iterator[str]:
 
 
 def _require_known_tools(schema: dict[str, Any], offer: ToolOffer) -> dict[str, Any]:
-    """The schema of a plan whose steps use no other tools, for servers that hold a model to it."""
+    """Return the schema of a plan whose steps use no other tools, for servers that hold a model to it."""
     if len(offer.actions) > MAX_NAMES_IN_SCHEMA:
         return schema
     limited: dict[str, Any] = copy_json(schema)
@@ -229,7 +229,7 @@ def _build_revision_prompt(
     started: Sequence[PlanStep],
     bad: Sequence[StepId],
 ) -> str:
-    """The prompt that lists the bad results, and the results that new steps can use."""
+    """Return the prompt that lists the bad results, and the results that new steps can use."""
     language = detect_language(question)
     started_ids, bad_ids = {str(step.id) for step in started}, {str(step_id) for step_id in bad}
     replaced = "; ".join(f"[{step.id}] {step.description}" for step in plan.steps if str(step.id) not in started_ids)
@@ -245,13 +245,13 @@ def _build_revision_prompt(
 
 
 def _hide_result(result: StepResult) -> str:
-    """What a plan may know about a result that is not confirmed: a step that changes something could contain it."""
+    """Return what a plan may know about an unconfirmed result: a step that changes something could contain it."""
     use = f"steps that change nothing can use it as ${{{result.step_id}}}" if result.success else "the step failed"
     return f"[{result.step_id}] {result.description}: not shown, because no tool confirms it; {use}"
 
 
 def _parse_plan_text(text: str, offer: ToolOffer) -> tuple[Plan | None, str]:
-    """The plan in a text, repaired if necessary, and what is wrong with it."""
+    """Return the plan in a text, repaired if necessary, and what is wrong with it."""
     problem = "no JSON object with steps was found."
     for value in find_json_values(text):
         plan = parse_plan(value, offer.actions)
@@ -262,7 +262,7 @@ def _parse_plan_text(text: str, offer: ToolOffer) -> tuple[Plan | None, str]:
 
 
 def _mark_made_up_numbers(plan: Plan, evidence: str, offer: ToolOffer) -> Plan:
-    """The plan with the numbers marked that its calculations take from nowhere, though another tool may know them."""
+    """Mark the numbers that calculations of the plan take from nowhere, though another tool may know them."""
     if not _list_unused_tools(plan, offer):
         return plan
     marked = [

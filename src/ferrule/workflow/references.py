@@ -48,7 +48,7 @@ def resolve_references(
 
 
 def find_referenced_steps(value: Any, step_ids: Collection[str] = ()) -> list[str]:
-    """The ids of the steps whose results a value refers to. `step_ids` are those that exist, as far as known."""
+    """Return the ids of the steps whose results a value refers to. `step_ids` are those that exist, as far as known."""
     targets: dict[str, None] = {}
     if isinstance(value, str):
         for match in _REFERENCE.finditer(value):
@@ -61,7 +61,7 @@ def find_referenced_steps(value: Any, step_ids: Collection[str] = ()) -> list[st
 
 
 def find_referenced_values(value: Any, results: Mapping[str, Any]) -> list[Any]:
-    """The values that the references in a value refer to, as far as these results have them."""
+    """Return the values that the references in a value refer to, as far as these results have them."""
     if isinstance(value, str):
         values = []
         for match in _REFERENCE.finditer(value):
@@ -123,7 +123,7 @@ class _ReferenceResolver:
         )
 
     def _find_numbers(self, text: str) -> dict[str, str]:
-        """The numbers of the quantities that a calculation refers to, if all have the same unit: kilometres and metres
+        """Return the numbers of the quantities in a calculation, if all have the same unit: kilometres and metres
         cannot be added."""
         if len(text) > _MAX_CALCULATION_LENGTH or _CALCULATION.fullmatch(_REFERENCE.sub("1", text)) is None:
             return {}
@@ -139,7 +139,7 @@ class _ReferenceResolver:
         return numbers if len(units) == 1 else {}
 
     def _insert(self, reference: re.Match[str]) -> str:
-        """The result as text, if there is room for it."""
+        """Return the result as text, if there is room for it."""
         text = self._texts.get(reference.group())
         if text is None:
             text = as_text(_look_up_reference(reference, self._results, self._step))
@@ -165,7 +165,7 @@ def _look_up_reference(match: re.Match[str], results: Mapping[str, Any], step: A
 
 
 def _parse_reference(match: re.Match[str], step_ids: Collection[str] = ()) -> re.Match[str] | None:
-    """The step id and the path in a reference; None for text that only looks like a reference.
+    """Return the step id and the path in a reference, or None for text that only looks like a reference.
 
     An existing step is found by its own id first, whatever that is: `2.1`, `fetch.page` or `step_1`.
     """
@@ -181,7 +181,7 @@ def _parse_reference(match: re.Match[str], step_ids: Collection[str] = ()) -> re
 
 @lru_cache(maxsize=64)
 def _reference_patterns(step_ids: tuple[str, ...]) -> tuple[re.Pattern[str] | None, re.Pattern[str]]:
-    """The patterns of references to one of these steps, and to any step."""
+    """Return the patterns of references to one of these steps, and to any step."""
     longest_first = sorted(step_ids, key=len, reverse=True)
     to_existing_step = _STEP_REFERENCE.format(optional="??", ids="|".join(map(re.escape, longest_first)))
     to_any_step = _STEP_REFERENCE.format(optional="?", ids=r"[\w-]+?")

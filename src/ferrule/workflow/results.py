@@ -28,7 +28,7 @@ class StepContext:
 
     @classmethod
     def of(cls, context: StepContext | Mapping[str, Any]) -> StepContext:
-        """A context, which may be an object with `question`, `run_id`, `step_results` and `history`."""
+        """Return a context, which may be an object with `question`, `run_id`, `step_results` and `history`."""
         if isinstance(context, StepContext):
             return context
         results = context.get("step_results") or context.get("results") or ()
@@ -41,7 +41,7 @@ class StepContext:
         )
 
     def select_for(self, step: PlanStep) -> StepContext:
-        """What a step may see: the results that it needs, and of the others those that are confirmed.
+        """Return what a step may see: the results that it needs, and of the others those that are confirmed.
 
         So its own result is confirmed if all results that it needs are, and a step that changes something, which never
         needs others, cannot take an argument from any other.
@@ -53,13 +53,14 @@ class StepContext:
         return replace(self, results=results)
 
     def outputs(self) -> dict[str, Any]:
-        """The results that parameters may refer to."""
+        """Return the results that parameters may refer to."""
         return {step_id: result.output for step_id, result in self.results.items() if result.success}
 
 
 def text_of_evidence(question: str, history: str, results: Iterable[StepResult]) -> str:
-    """All that a step or an answer may take numbers from. The descriptions of steps are the model's own words, and so
-    is what it says in place of a tool.
+    """Return all that a step or an answer may take numbers from.
+
+    The descriptions of steps are the model's own words, and so is what it says in place of a tool.
     """
     certain = (r for r in results if r.success and not r.made_up_number and not r.is_reasoned_instead)
     outputs = [as_text(result.output) for result in certain]
@@ -122,7 +123,7 @@ _LIST_KEYS: Final = ("results", "items", "hits", "entries")
 
 
 def format_result(output: Any, *, name: str, tags: Collection[str] = ()) -> str:
-    """The result of a tool as text."""
+    """Return the result of a tool as text."""
     kind = "history" if "history" in name else strategy_tag_of(tags) or "other"
     return shorten(_format_by_kind(output, kind), MAX_LENGTHS.get(kind, DEFAULT_MAX_LENGTH))
 

@@ -65,13 +65,13 @@ class CoordinationAgent:
 
 
 def _evidence_of_answer(question: str, history: str, results: Sequence[StepResult]) -> str:
-    """All that an answer may take numbers from; errors, and what the model said in place of a tool, may be told too."""
+    """Return all that an answer may take numbers from, with errors and what the model said in place of a tool."""
     texts = [result.result if result.is_reasoned_instead else result.error or "" for result in results]
     return "\n".join([text_of_evidence(question, history, results), *texts])
 
 
 def _explain_failure(question: str, results: Sequence[StepResult]) -> str:
-    """The answer if the results do not give one: what was tried, with what was found and what failed."""
+    """Return the answer if the results do not give one: what was tried, with what was found and what failed."""
     language = detect_language(question)
     heading, line, doubt = NO_ANSWER[language]
     lines = [heading]

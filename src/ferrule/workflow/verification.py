@@ -143,7 +143,7 @@ async def verify_calls(answer: AgentAnswer[Any]) -> AgentAnswer[Any]:
 
 @lru_cache(maxsize=1_000)
 def _extract_terms(text: str) -> frozenset[str]:
-    """The words of a text. Cached: each description and result is compared with every later one."""
+    """Return the words of a text. Cached: each description and result is compared with every later one."""
     return frozenset(extract_terms(text))
 
 
@@ -152,7 +152,7 @@ def _is_same_subject(terms: Set[str], other: Set[str]) -> bool:
 
 
 def jaccard_similarity(terms: Set[str], other: Set[str]) -> float:
-    """The similarity of two sets, from 0 (nothing in common) to 1 (equal)."""
+    """Return the similarity of two sets, from 0 (nothing in common) to 1 (equal)."""
     return len(terms & other) / len(terms | other) if terms or other else 1.0
 
 

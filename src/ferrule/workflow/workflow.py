@@ -172,7 +172,7 @@ class WorkflowRun:
         self._emit(PlanCreated(self.secrets.redact_plan(self.runner.plan)))
 
     async def execute(self) -> list[StepResult]:
-        """The next results; empty if all steps have results or a person must reply first."""
+        """Return the next results, empty if all steps have results or a person must reply first."""
         return await self.runner.advance()
 
     async def verify(self, results: Collection[StepResult]) -> None:
@@ -454,7 +454,7 @@ class SimpleWorkflow(Workflow):
 
 
 def _ignore_event(event: RunEvent) -> None:
-    """The listener of runs that have none."""
+    """Return the listener of runs that have none."""
 
 
 def is_call(result: StepResult) -> bool:

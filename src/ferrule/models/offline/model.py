@@ -103,7 +103,7 @@ class _OfflineTurn:
                 self._call_or_report(choice)
 
     def _fill_required_tool(self, text: str) -> ChosenTool | None:
-        """The only tool there is, if it must be called and the text has its arguments, whatever its other words are."""
+        """Return the only tool, if it must be called and the text has its arguments, whatever the other words are."""
         if self._required_tool is None:
             return None
         filled = fill_parameters(self._required_tool, text)
@@ -122,7 +122,7 @@ class _OfflineTurn:
 
     @property
     def refusal(self) -> str:
-        """What is said if there is nothing to call and nothing to report."""
+        """Return what is said if there is nothing to call and nothing to report."""
         question = shorten(single_line(self._conversation.question), _MAX_REPEATED_LENGTH)
         tool = find_possible_tool(self._tools, self._conversation.question)
         key = "no_question" if not question else "possible_tool" if tool is not None else "no_tool"

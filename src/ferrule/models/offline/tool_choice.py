@@ -62,7 +62,7 @@ class ChosenTool:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can be called with the arguments there are."""
+        """Return whether it can be called with the arguments there are."""
         return not self.filled.missing and all(map(self.tool.accepts, self.filled.calls))
 
 

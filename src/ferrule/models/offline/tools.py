@@ -192,7 +192,7 @@ class OfferedTool:
 
     @cached_property
     def display_name(self) -> str:
-        """Its name as its author wrote it, without the encoding for models."""
+        """Return the name of the tool as its author wrote it, without the encoding for models."""
         return decode_model_name(self.name)
 
     def accepts(self, arguments: Any) -> bool:
@@ -221,12 +221,12 @@ class OfferedTool:
 
     @cached_property
     def terms(self) -> frozenset[str]:
-        """The terms of its name and description."""
+        """Return the terms of its name and description."""
         return frozenset(extract_terms(self.display_name)) | frozenset(extract_terms(self.description))
 
     @cached_property
     def request_terms(self) -> frozenset[str]:
-        """The words by which one asks for the tool, and which are no argument then."""
+        """Return the words by which one asks for the tool, and which are no argument then."""
         return frozenset([*extract_terms(self.display_name), *extract_terms(self.description)[:_HEAD_TERM_COUNT]])
 
     @cached_property

@@ -53,7 +53,7 @@ class Sentence:
 
     @property
     def unquoted(self) -> str:
-        """The rest without quoted text: numbers and dates in a quotation are part of it."""
+        """Return the rest without quoted text: numbers and dates in a quotation are part of it."""
         return _QUOTED.sub(lambda match: MASK * len(match.group()), self.rest)
 
     @property
