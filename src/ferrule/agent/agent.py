@@ -24,7 +24,7 @@ from ferrule.agent.answer import (
     TurnStarted,
     log_listener_errors,
 )
-from ferrule.agent.budget import BudgetedModel, RunBudget, RunLimits
+from ferrule.agent.budget import BudgetedModel, NeedsPerson, RunBudget, RunLimits
 from ferrule.agent.formats import (
     DecisionFormat,
     OutputType,
@@ -46,8 +46,6 @@ from ferrule.agent.recovery import answer_interrupted_calls, restore_memory
 from ferrule.agent.requests import (
     Answers,
     ApprovalDecisions,
-    ExtensionRequestingModel,
-    NeedsPerson,
     PausedRuns,
     RunRequests,
     require_question,
@@ -70,7 +68,7 @@ from ferrule.core.messages import (
     system_message,
     user_message,
 )
-from ferrule.core.model import Model, ModelReply, ModelRequest, TextSink, can_reason
+from ferrule.core.model import Model, ModelReply, ModelRequest, can_reason
 from ferrule.core.names import did_you_mean
 from ferrule.core.permission import CallPolicy, Principal
 from ferrule.errors import BudgetSpent, ModelError, RequestTooLong, SetupError
@@ -411,7 +409,7 @@ class Agent:
             reply_format = DecisionFormat()
         return ActiveRun(
             run,
-            model=self.model,
+            model=BudgetedModel(self.model, budget, asks_for_more=True),
             engine=engine,
             subagent=subagent,
             resolver=CallResolver(self.library.hub, self._toolbox),
@@ -484,7 +482,7 @@ class Agent:
         try:
             reply = await self._ask_model(active, offer)
         except NeedsPerson as needs:
-            await active.request_extension(needs.request)
+            await active.request_extension(needs)
             return
         except BudgetSpent as spent:  # the run can continue when there is money again
             text = explain_stop(run.context, str(spent), language=detect_language(run.task))
@@ -519,9 +517,9 @@ class Agent:
         on_text = None if listener is None else lambda text: listener(TextPiece(text))
         while run.state is AgentState.RUNNING:
             try:
-                reply = await self._generate(active, ModelRequest(messages=run.messages), on_text)
+                reply = await active.model.generate(ModelRequest(messages=run.messages), on_text)
             except NeedsPerson as needs:
-                await active.request_extension(needs.request)
+                await active.request_extension(needs)
                 continue
             message, text = assistant_message(reply.text), reply.text.strip()
             run.add_reply(message, [], reply.usage, redacted=message, cost=active.budget.reply_cost)
@@ -544,17 +542,13 @@ class Agent:
                 if active.output is not None:
                     request = active.output.constrain(request, is_retry=active.rejected_outputs > 0)
                 streamer = TextStreamer.create(active.listener, offer.known_tools, self.model)
-                reply = await self._generate(active, request, streamer)
+                reply = await active.model.generate(request, streamer)
                 if streamer is not None:
                     streamer.finish()
                 return reply
             except RequestTooLong:
                 if not active.format.shorten_history():
                     raise
-
-    async def _generate(self, active: ActiveRun, request: ModelRequest, on_text: TextSink | None) -> ModelReply:
-        model = ExtensionRequestingModel(BudgetedModel(self.model, active.budget), active.budget)
-        return await model.generate(request, on_text)
 
     async def _execute_calls(self, active: ActiveRun, offer: ToolOffer, calls: Sequence[ResolvedCall]) -> None:
         run, active.empty_replies = active.run, 0

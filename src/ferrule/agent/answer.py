@@ -262,7 +262,7 @@ class StepResult:
 
     @property
     def is_confirmed(self) -> bool:
-        """Return whether tools or a person provided the result and all that it was made from, so that it may change things."""
+        """Return whether tools or a person provided the result, and all that it was made from."""
         return not (self.rests_on_reasoning or self.is_reasoned_instead)
 
     @property

@@ -8,16 +8,19 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from ferrule.core.events import RunEvents, ToolEngineEventType
 from ferrule.core.messages import Usage
 from ferrule.core.model import Model, ModelReply, ModelRequest, ModelWrapper, TextSink
 from ferrule.core.permission import LOCAL_USER, Principal
 from ferrule.engine import ToolEngine
-from ferrule.errors import ModelError, ReplyTimeout, SetupError
+from ferrule.errors import BudgetSpent, ModelError, ReplyTimeout, SetupError
 from ferrule.models.reply_checks import check_reply
+from ferrule.policy.approvals import ApprovalRequest, Question
 from ferrule.policy.budgets import CostControl, Payer, RunCosts, estimate_usage
+
+HumanRequest: TypeAlias = ApprovalRequest | Question
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,16 +134,34 @@ class RunBudget:
         )
 
 
+class NeedsPerson(Exception):
+    """A run cannot continue until a person has replied. Not an error of the model or the tool."""
+
+    def __init__(self, request: HumanRequest) -> None:
+        super().__init__(request.call_id)
+        self.request = request
+
+
 class BudgetedModel(ModelWrapper):
     """A model as one run uses it: its replies are checked, counted, and awaited no longer than the run may take."""
 
-    def __init__(self, model: Model, budget: RunBudget) -> None:
+    def __init__(self, model: Model, budget: RunBudget, *, asks_for_more: bool = False) -> None:
+        """With `asks_for_more`, the model raises NeedsPerson with a request when a budget that asks is spent."""
         super().__init__(model)
-        self._budget = budget
+        self._budget, self._asks_for_more = budget, asks_for_more
 
     async def generate(self, request: ModelRequest, on_text: TextSink | None = None) -> ModelReply:
         if (limit := self._budget.find_reached_limit()) is not None:
             raise ModelError(f"the model {self.name!r} was not asked: {limit}")
+        try:
+            return await self._generate_with_events(request, on_text)
+        except BudgetSpent as spent:
+            if not self._asks_for_more or not spent.must_ask or self._budget.costs is None:
+                raise
+            extension = await self._budget.costs.request_extension(self._budget.payer, spent)
+        raise NeedsPerson(extension)
+
+    async def _generate_with_events(self, request: ModelRequest, on_text: TextSink | None) -> ModelReply:
         if self._budget.events is None:
             return await self._generate(request, on_text)
         types = ToolEngineEventType.MODEL_STARTED, ToolEngineEventType.MODEL_ENDED

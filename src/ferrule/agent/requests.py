@@ -13,17 +13,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
-from ferrule.agent.budget import RunBudget
+from ferrule.agent.budget import HumanRequest, RunBudget
 from ferrule.agent.run import Run
-from ferrule.core.model import Model, ModelReply, ModelRequest, ModelWrapper, TextSink
 from ferrule.engine import ToolEngine
-from ferrule.errors import BudgetSpent, SetupError
+from ferrule.errors import SetupError
 from ferrule.policy.approvals import Approval, ApprovalRequest, Person, Question, ask_for_answer, ask_for_approval
 from ferrule.policy.budgets import is_extension_request
 
 logger = logging.getLogger("ferrule.agent")
 
-HumanRequest: TypeAlias = ApprovalRequest | Question
 HumanReply: TypeAlias = ApprovalRequest | str
 """A request with the person's decision, or the person's answer."""
 Answers: TypeAlias = Mapping[str, str] | str | None
@@ -31,31 +29,6 @@ Answers: TypeAlias = Mapping[str, str] | str | None
 ApprovalDecisions: TypeAlias = Mapping[str, Approval | bool] | bool | None
 """Decisions by call or step id; a single value decides about all requests of a run."""
 MAX_PAUSED_RUNS: Final = 1_000
-
-
-class NeedsPerson(Exception):
-    """A run cannot continue until a person has replied. Not an error of the model or the tool."""
-
-    def __init__(self, request: HumanRequest) -> None:
-        super().__init__(request.call_id)
-        self.request = request
-
-
-class ExtensionRequestingModel(ModelWrapper):
-    """The model of a run. When a budget that asks is spent, NeedsPerson has the request for more."""
-
-    def __init__(self, model: Model, budget: RunBudget) -> None:
-        super().__init__(model)
-        self._budget = budget
-
-    async def generate(self, request: ModelRequest, on_text: TextSink | None = None) -> ModelReply:
-        try:
-            return await self.model.generate(request, on_text)
-        except BudgetSpent as spent:
-            if not spent.must_ask or self._budget.costs is None:
-                raise
-            extension = await self._budget.costs.request_extension(self._budget.payer, spent)
-        raise NeedsPerson(extension)
 
 
 class RunRequests:
@@ -67,8 +40,22 @@ class RunRequests:
         self._decided: dict[str, ApprovalRequest] = {}
         """By approval id: calls with the same arguments have one request, which is decided once."""
 
-    async def ask(self, request: HumanRequest) -> Approval | str | None:
-        """Ask the person. Return None without a person or a reply, or if asking fails: the run then waits."""
+    async def ask(self, request: HumanRequest) -> HumanReply | None:
+        """Ask the person, and record a decision. Return None without a reply: the run then waits."""
+        reply = await self._ask_person(request)
+        if isinstance(request, ApprovalRequest) and isinstance(reply, Approval):
+            return await self.decide(request, reply)
+        return reply if isinstance(reply, str) else None
+
+    async def ask_for_more(self, request: ApprovalRequest) -> str | None:
+        """Ask the person for more money. Return why the run must stop, if the person refuses it.
+
+        Raises LookupError while nobody has decided.
+        """
+        return await self.decide_extension(request, await self._ask_person(request))
+
+    async def _ask_person(self, request: HumanRequest) -> Any:
+        """Return the reply of the person, or None without a person or a reply, or if asking fails."""
         if self._person is None:
             return None
         async with self._lock:

@@ -29,11 +29,11 @@ from ferrule.agent.answer import (
     StepAttempt,
     StepResult,
 )
-from ferrule.agent.budget import RunBudget
+from ferrule.agent.budget import NeedsPerson, RunBudget
 from ferrule.agent.control_tools import ASK_USER, FINISH_TASK
 from ferrule.agent.formats import MAX_OUTPUT_ATTEMPTS, OutputType, ReplyFormat
 from ferrule.agent.prompts import explain_stop
-from ferrule.agent.requests import HumanReply, HumanRequest, RunRequests
+from ferrule.agent.requests import HumanReply, RunRequests
 from ferrule.agent.run import Run
 from ferrule.agent.toolbox import CallResolver, ResolvedCall, ToolOffer
 from ferrule.core.call import Progress, ToolExecutionResult
@@ -55,7 +55,7 @@ from ferrule.errors import (
 from ferrule.library.subagent import ToolSubAgent
 from ferrule.memory import RunMemory
 from ferrule.memory.run_memory import VOLATILE_NAME
-from ferrule.policy.approvals import Approval, ApprovalRequest, Question
+from ferrule.policy.approvals import ApprovalRequest, Question
 from ferrule.texts.language import detect_language
 from ferrule.texts.prompts import prompt_texts
 
@@ -100,9 +100,9 @@ class ActiveRun:
         reply_format: ReplyFormat,
         output: OutputType | None,
     ) -> None:
-        """`model` writes the calls, and `subagent` executes them. `output` is the type of the answer, if any."""
+        """`model` is the model as this run uses it. `subagent` executes its calls."""
         self.run, self.engine, self.resolver, self.budget, self.memory = run, engine, resolver, budget, memory
-        self.requests, self.listener, self.events = requests, listener, events
+        self.model, self.requests, self.listener, self.events = model, requests, listener, events
         self.format, self.output = reply_format, output
         self.rejected_outputs = self.empty_replies = self.failed_turns = 0
         self._subagent, self._can_reason = subagent, can_reason(model)
@@ -176,11 +176,12 @@ class ActiveRun:
         self.emit(RunPaused(answer) if answer.state is AgentState.WAITING else RunEnded(answer))
         return answer
 
-    async def request_extension(self, request: HumanRequest) -> None:
+    async def request_extension(self, needs: NeedsPerson) -> None:
         """Ask for more money: the run continues with it, stops if a person refuses it, or waits for a decision."""
+        request = needs.request
         assert isinstance(request, ApprovalRequest)
         try:
-            refusal = await self.requests.decide_extension(request, await self._ask_approval(request))
+            refusal = await self.requests.ask_for_more(request)
         except LookupError:
             self.run.approvals[request.call_id] = request
             self.run.wait()
@@ -420,16 +421,11 @@ class ActiveRun:
 
     async def _request_approval(self, resolved: ResolvedCall, offer: ToolOffer, approval_id: str) -> None:
         request = replace(await self.engine.approvals.get(approval_id), call_id=resolved.call.id)
-        approval = await self._ask_approval(request)
-        if approval is None:
-            self.run.approvals[resolved.call.id] = request
-        else:
-            decided = await self.engine.approvals.record_decision(approval_id, approval)
+        decided = await self.requests.ask(request)
+        if isinstance(decided, ApprovalRequest):
             await self._apply_decision(resolved, offer, decided)
-
-    async def _ask_approval(self, request: ApprovalRequest) -> Approval | None:
-        reply = await self.requests.ask(request)
-        return reply if isinstance(reply, Approval) else None
+        else:
+            self.run.approvals[resolved.call.id] = request
 
     def _record_answer(
         self,

@@ -14,9 +14,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ferrule.agent.answer import ASK_USER, NO_TOOL, AttemptLevel, PlanStep, StepAttempt, StepResult
+from ferrule.agent.budget import NeedsPerson
 from ferrule.agent.formats import find_json_values
 from ferrule.agent.prompts import explain_denial
-from ferrule.agent.requests import HumanReply, NeedsPerson
+from ferrule.agent.requests import HumanReply
 from ferrule.agent.turn import REFUSED_BY_USER
 from ferrule.catalog.model_schemas import NamedAction
 from ferrule.catalog.registry import ToolRegistry

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Final
 
 from ferrule.agent.answer import ASK_USER, NO_TOOL, Plan, PlanStep, StepAttempt, StepId, StepResult, Verification
-from ferrule.agent.budget import RunBudget
-from ferrule.agent.requests import HumanReply, HumanRequest, NeedsPerson
+from ferrule.agent.budget import HumanRequest, NeedsPerson, RunBudget
+from ferrule.agent.requests import HumanReply
 from ferrule.catalog.registry import ToolRegistry
 from ferrule.core.call import ToolExecutionResult
 from ferrule.core.events import RunEvents

@@ -26,15 +26,12 @@ from ferrule.agent.answer import (
     StepEnded,
     StepResult,
 )
-from ferrule.agent.budget import BudgetedModel, RunBudget, RunLimits
+from ferrule.agent.budget import BudgetedModel, NeedsPerson, RunBudget, RunLimits
 from ferrule.agent.recovery import find_call_records
 from ferrule.agent.requests import (
     Answers,
     ApprovalDecisions,
-    ExtensionRequestingModel,
     HumanReply,
-    HumanRequest,
-    NeedsPerson,
     PausedRuns,
     RunRequests,
     require_question,
@@ -50,7 +47,7 @@ from ferrule.errors import (
 )
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory import ExecutionContext
-from ferrule.policy.approvals import Approval, ApprovalRequest, Person, Question, check_person
+from ferrule.policy.approvals import ApprovalRequest, Person, Question, check_person
 from ferrule.policy.budgets import is_extension_request
 from ferrule.store import ToolCallRecord
 from ferrule.store.escapes import map_texts, to_storable_text
@@ -214,30 +211,30 @@ class WorkflowRun:
         started, has_reply = time.monotonic(), False
         for request in self.runner.open_requests:
             # A budget may be exceeded often in a long run, and each time it is another request.
-            is_extension = isinstance(request, ApprovalRequest) and is_extension_request(request)
-            key = request.approval_id if isinstance(request, ApprovalRequest) and is_extension else request.call_id
+            extension = request if isinstance(request, ApprovalRequest) and is_extension_request(request) else None
+            key = request.call_id if extension is None else extension.approval_id
             if self._request_counts[key] >= MAX_REQUESTS_PER_STEP:
                 continue
-            reply = await self._requests.ask(request)
-            self._request_counts[key] += 1 if reply is not None else MAX_REQUESTS_PER_STEP
-            if reply is not None:
-                has_reply = True
-                await self._apply_reply(request, reply)
+            if extension is not None:
+                is_decided = await self._ask_for_more(extension)
+            elif is_decided := (reply := await self._requests.ask(request)) is not None:
+                self.runner.apply_replies({request.call_id: reply})
+            self._request_counts[key] += 1 if is_decided else MAX_REQUESTS_PER_STEP
+            has_reply = has_reply or is_decided
         self._budget.exclude_time(time.monotonic() - started)
         self._timer.restart()
         return has_reply
 
-    async def _apply_reply(self, request: HumanRequest, reply: Approval | str) -> None:
-        runner = self.runner
-        if isinstance(reply, str):
-            runner.apply_replies({request.call_id: reply})
-        elif isinstance(request, ApprovalRequest) and is_extension_request(request):
-            self._stop_reason = runner.stop_reason = await self._requests.decide_extension(request, reply)
-            runner.continue_after_extension(request)
-            if not runner.plan.steps:
-                self._runner = None  # the plan itself was waited for
-        elif isinstance(request, ApprovalRequest):
-            runner.apply_replies({request.call_id: await self._requests.decide(request, reply)})
+    async def _ask_for_more(self, request: ApprovalRequest) -> bool:
+        """Let the plan continue with more money, or stop if a person refuses it. Return False without a decision."""
+        try:
+            self._stop_reason = self.runner.stop_reason = await self._requests.ask_for_more(request)
+        except LookupError:
+            return False
+        self.runner.continue_after_extension(request)
+        if not self.runner.plan.steps:
+            self._runner = None  # the plan itself was waited for
+        return True
 
     async def finish(self) -> AgentAnswer[str]:
         """Write the last entry, with the answer or the requests the run waits for, and return the answer."""
@@ -414,7 +411,7 @@ class Workflow:
 
     async def _make_agents(self, question: str, budget: RunBudget) -> WorkflowAgents:
         library, failing_model = self._library, BudgetedModel(self._model, budget)
-        model = ExtensionRequestingModel(failing_model, budget)
+        model = BudgetedModel(self._model, budget, asks_for_more=True)
         permitted = self._toolbox.permissions.select_tools(library.engine.registry.snapshot()).values()
         context = ExecutionContext(task_description=question, available_tools=[tool.spec for tool in permitted])
         memory = await library.create_run_memory(context, permissions=self._toolbox.permissions)

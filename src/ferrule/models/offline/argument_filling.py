@@ -359,7 +359,7 @@ class _ArgumentFiller:
         return True
 
     def _assignment_strength(self, value: ValueSpan, parameter: OfferedParameter) -> int:
-        """Rate how clearly the sentence assigns a value to a parameter, by name, preposition or unit: 0 = not at all."""
+        """Rate how clearly the sentence assigns a value to a parameter by name, preposition or unit; 0 = not at all."""
         before, after = self.sentence.text[: value.start], self.sentence.text[value.end :]
         if _find_name_before(parameter, before):
             return 3
