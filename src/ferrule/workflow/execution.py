@@ -145,8 +145,9 @@ class ExecutionAgent:
             tool, capability = self._library.engine.registry.find(step.tool_type)
         except CallError as error:
             return failure_result(step, str(error), error.error_type)
+        candidate = ToolCandidate.of(tool, capability)
         try:
-            params = await self._choose_input(step, tool, capability, context, approval)
+            params = await self._choose_input(step, candidate, context, approval)
         except CallError as error:
             is_calculation = strategy_tag_of(tool.spec.tags) == "calculate"
             if is_calculation and not any(step.parameters.values()):  # there is nothing to calculate with
@@ -167,11 +168,10 @@ class ExecutionAgent:
         while (ended := _end_of_calls(step, result, tool, candidates, attempts)) is None:
             other_params: dict[str, Any] | None = None
             if refills and self._may_need_other_arguments(step, tool, params, result):
-                other_params = await self._choose_other_arguments(step, tool, capability, context, params, result)
+                other_params = await self._choose_other_arguments(step, candidate, context, params, result)
             if other_params is None:
-                failed = ToolCandidate.of(tool, capability)
                 ended = await self._replace_failed_call(
-                    step, context, failed, candidates, params, call, result, attempts
+                    step, context, candidate, candidates, params, call, result, attempts
                 )
                 break
             params, refills = other_params, refills - 1
@@ -218,22 +218,20 @@ class ExecutionAgent:
             answer if answer.success else failure_result(step, result.error or "", result.error_type, answer.attempts)
         )
 
+    def _is_valid(self, candidate: ToolCandidate, params: Mapping[str, Any]) -> bool:
+        return self._library.engine.check(candidate.tool, params, candidate.capability.name).is_valid
+
     async def _choose_input(
-        self,
-        step: PlanStep,
-        tool: Tool,
-        capability: ToolCapability,
-        context: StepContext,
-        approval: ApprovalRequest | None,
+        self, step: PlanStep, candidate: ToolCandidate, context: StepContext, approval: ApprovalRequest | None
     ) -> dict[str, Any]:
         """Return the arguments that a person has approved, because a model might now choose others, or the plan's."""
-        is_for_step = approval is not None and approval.tool_id == tool.id
+        is_for_step = approval is not None and approval.tool_id == candidate.name
         if approval is not None and is_for_step and digest_of_arguments(approval.arguments) == approval.digest:
             return dict(approval.arguments)  # otherwise secrets are blanked in them
-        return await self._prepare_tool_input(step, tool, capability, context)
+        return await self._prepare_tool_input(step, candidate, context)
 
     async def _prepare_tool_input(
-        self, step: PlanStep, tool: Tool, capability: ToolCapability, context: StepContext
+        self, step: PlanStep, candidate: ToolCandidate, context: StepContext
     ) -> dict[str, Any]:
         """Return the arguments of the plan. The model fills in missing ones from the step's description.
 
@@ -242,74 +240,69 @@ class ExecutionAgent:
         try:
             params: dict[str, Any] = resolve_references(step.parameters, context.outputs(), step=step.id)
         except InvalidArguments as error:
-            return await self._replace_references(step, tool, capability, context, error)
+            return await self._replace_references(step, candidate, context, error)
         blank = self._library.engine.store.redaction.replacement
         if blank in as_text(step.parameters) or _contains_value(params, blank):
             raise InvalidArguments(
                 f"Step {step.id} was not executed: it contained a secret, and secrets are not stored while a run waits "
                 "or is interrupted. Ask again and include the value itself."
             )
-        engine = self._library.engine
-        checked = engine.check(tool, params, capability.name)
-        if not checked.is_valid:
+        if not self._is_valid(candidate, params):
             params = _take_fields_of_objects(step, params)
-            checked = engine.check(tool, params, capability.name)
+        checked = self._library.engine.check(candidate.tool, params, candidate.capability.name)
         if checked.is_valid:
-            if params or not properties_of(resolve_schema(capability.schema, capability.schema)):
+            if params or not candidate.parameter_names:
                 return params
             with suppress(InvalidArguments):  # nothing is required: the tool can be called without
-                filled = await self._fill_in_arguments(step, tool, capability, context, params, "")
-                return filled if engine.check(tool, filled, capability.name).is_valid else params
+                filled = await self._fill_in_arguments(step, candidate, context, params, "")
+                return filled if self._is_valid(candidate, filled) else params
             return params
         problems = " ".join(str(error) for error in checked.errors)
-        filled = await self._fill_in_arguments(step, tool, capability, context, params, problems)
-        if not engine.check(tool, filled, capability.name).is_valid:
+        filled = await self._fill_in_arguments(step, candidate, context, params, problems)
+        if not self._is_valid(candidate, filled):
             raise InvalidArguments(f"Step {step.id} lacks arguments that {step.tool_type!r} needs: {problems}")
         return filled
 
     async def _replace_references(
-        self, step: PlanStep, tool: Tool, capability: ToolCapability, context: StepContext, error: InvalidArguments
+        self, step: PlanStep, candidate: ToolCandidate, context: StepContext, error: InvalidArguments
     ) -> dict[str, Any]:
         """Arguments that the model takes from the results itself, because the plan refers to what they do not have."""
         if not can_reason(self._model) or not context.results:
             raise error
         literal = {name: value for name, value in step.parameters.items() if not find_referenced_steps(value)}
-        filled = await self._fill_in_arguments(step, tool, capability, context, literal, str(error))
-        if not self._library.engine.check(tool, filled, capability.name).is_valid:
+        filled = await self._fill_in_arguments(step, candidate, context, literal, str(error))
+        if not self._is_valid(candidate, filled):
             raise error
         return filled
 
     async def _choose_other_arguments(
         self,
         step: PlanStep,
-        tool: Tool,
-        capability: ToolCapability,
+        candidate: ToolCandidate,
         context: StepContext,
         params: dict[str, Any],
         result: ToolExecutionResult,
     ) -> dict[str, Any] | None:
         """Other valid arguments for a call that failed because of them; None if the model has none."""
         try:
-            filled = await self._fill_in_arguments(
-                step, tool, capability, context, params, result.error or "", is_after_call=True
-            )
+            error = result.error or ""
+            filled = await self._fill_in_arguments(step, candidate, context, params, error, is_after_call=True)
         except InvalidArguments:
             return None
-        is_valid = self._library.engine.check(tool, filled, capability.name).is_valid
-        return filled if is_valid and filled != params else None
+        return filled if self._is_valid(candidate, filled) and filled != params else None
 
     async def _fill_in_arguments(
         self,
         step: PlanStep,
-        tool: Tool,
-        capability: ToolCapability,
+        candidate: ToolCandidate,
         context: StepContext,
         params: dict[str, Any],
         problems: str,
         *,
         is_after_call: bool = False,
     ) -> dict[str, Any]:
-        action = NamedAction(name=tool.spec.model_name(capability), spec=tool.spec, capability=capability)
+        spec, capability = candidate.tool.spec, candidate.capability
+        action = NamedAction(name=spec.model_name(capability), spec=spec, capability=capability)
         # After a call, a model that sees the arguments that failed writes them again; the error alone helps.
         problem = problems if is_after_call else f"({as_text(params)}: {problems})" if params else ""
         model = self._failing_model if is_after_call else self._model

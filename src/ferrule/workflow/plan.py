@@ -18,55 +18,38 @@ from ferrule.workflow.references import find_referenced_steps, renumber_referenc
 
 MAX_STEPS: Final = 50
 
+
+def _steps_schema(step_id: dict[str, Any], required: list[str], **other_fields: Any) -> dict[str, Any]:
+    properties = {
+        "id": step_id,
+        "description": {"type": "string"},
+        "tool_type": {"type": "string"},
+        "parameters": {"type": "object"},
+        "dependencies": {"type": "array", "items": step_id},
+        **other_fields,
+    }
+    step = {"type": "object", "properties": properties, "required": required}
+    return {"type": "array", "minItems": 1, "maxItems": MAX_STEPS, "items": step}
+
+
 PLAN_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
-        "steps": {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": MAX_STEPS,
-            "items": {
-                "type": "object",
-                "properties": {
-                    "id": {"type": "integer"},
-                    "description": {"type": "string"},
-                    "tool_type": {"type": "string"},
-                    "parameters": {"type": "object"},
-                    "dependencies": {"type": "array", "items": {"type": "integer"}},
-                    "complexity": {"type": "integer"},
-                    "expected": {"type": "string"},
-                },
-                "required": ["id", "description", "tool_type"],
-            },
-        },
+        "steps": _steps_schema(
+            {"type": "integer"},
+            ["id", "description", "tool_type"],
+            complexity={"type": "integer"},
+            expected={"type": "string"},
+        ),
         "parallel_groups": {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
         "total_estimated_time": {"type": "number"},
     },
     "required": ["steps"],
 }
 """The schema that a model is asked to follow."""
-
-_STEP_ID: Final = {"type": ["integer", "string"]}
 _ACCEPTED_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
-    "properties": {
-        "steps": {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": MAX_STEPS,
-            "items": {
-                "type": "object",
-                "properties": {
-                    "id": _STEP_ID,
-                    "description": {"type": "string"},
-                    "tool_type": {"type": "string"},
-                    "parameters": {"type": "object"},
-                    "dependencies": {"type": "array", "items": _STEP_ID},
-                },
-                "required": ["id", "description"],
-            },
-        }
-    },
+    "properties": {"steps": _steps_schema({"type": ["integer", "string"]}, ["id", "description"])},
     "required": ["steps"],
 }
 """Plans that are accepted without asking the model again: ids may be strings, and unused fields may be anything."""

@@ -103,10 +103,6 @@ class OfferedParameter:
     def description(self) -> str:
         return str(self.schema.get("description") or "")
 
-    @cached_property
-    def significant_words(self) -> set[str]:
-        return set(significant_terms(" ".join(self.words)))
-
     def convert(self, value: Any) -> Any:
         """Return the value in the form that the schema asks for; None if it does not accept the value."""
         if self.kind == "number" and self.schema.get("type") == "integer":
