@@ -2,7 +2,7 @@
 
 import re
 
-from ferrule.agent.budget import RunLimits
+from ferrule.agent.budget import RunBudget, RunLimits
 from ferrule.agent.prompts import explain_stop
 from ferrule.core.messages import Usage
 from ferrule.engine.resilience import make_timeout_error
@@ -14,7 +14,7 @@ from ferrule.texts.error_messages import translate_error
 def test_the_report_of_a_run_that_reached_a_limit_has_no_english_words():
     usage, context = Usage(requests=1, input_tokens=5, output_tokens=5), ExecutionContext(task_description="算一下")
     for limits in (RunLimits(turns=1), RunLimits(calls=1), RunLimits(tokens=1), RunLimits(seconds=1)):
-        reason = limits.find_reached_limit(turns=3, calls=3, seconds=3.0, usage=usage)
+        reason = RunBudget(limits, usage=usage, seconds=3.0).find_reached_limit(turns=3, calls=3)
         assert reason is not None
         assert not re.search("[A-Za-z]{2}", explain_stop(context, reason, language="zh").replace("token", ""))
         assert explain_stop(context, reason).startswith(f"I could not finish this: {reason}")

@@ -48,22 +48,6 @@ class RunLimits:
         if self.cost is not None and self.price is None:
             raise SetupError("A limit on cost needs a price: a function from a Usage to its cost.")
 
-    def find_reached_limit(
-        self, *, turns: int, calls: int, seconds: float, usage: Usage, tool_cost: float = 0.0
-    ) -> str | None:
-        """Return a text that says which limit a run has reached, or None if it may continue."""
-        if self.turns is not None and turns >= self.turns:
-            return f"it took {turns} turns (limit {self.turns})"
-        if self.calls is not None and calls >= self.calls:
-            return f"it made {calls} calls (limit {self.calls})"
-        if self.tokens is not None and usage.total_tokens >= self.tokens:
-            return f"it used {usage.total_tokens} tokens (limit {self.tokens})"
-        if self.seconds is not None and seconds >= self.seconds:
-            return f"it took {seconds:.0f} s (limit {self.seconds:g} s)"
-        if self.cost is not None and self.price is not None and self.price(usage) + tool_cost >= self.cost:
-            return f"it cost {self.price(usage) + tool_cost:.4g} (limit {self.cost:g})"
-        return None
-
 
 class RunBudget:
     """The limits of a run and how much of them is used."""
@@ -128,10 +112,19 @@ class RunBudget:
 
     def find_reached_limit(self, *, turns: int = 0, calls: int = 0) -> str | None:
         """Return a text that says which limit the run has reached, or None if it may continue."""
-        seconds = time.monotonic() - self._started
-        return self.limits.find_reached_limit(
-            turns=turns, calls=calls, seconds=seconds, usage=self.usage, tool_cost=self.run_costs.tools or 0.0
-        )
+        limits, tokens, seconds = self.limits, self.usage.total_tokens, time.monotonic() - self._started
+        if limits.turns is not None and turns >= limits.turns:
+            return f"it took {turns} turns (limit {limits.turns})"
+        if limits.calls is not None and calls >= limits.calls:
+            return f"it made {calls} calls (limit {limits.calls})"
+        if limits.tokens is not None and tokens >= limits.tokens:
+            return f"it used {tokens} tokens (limit {limits.tokens})"
+        if limits.seconds is not None and seconds >= limits.seconds:
+            return f"it took {seconds:.0f} s (limit {limits.seconds:g} s)"
+        if limits.cost is not None and limits.price is not None:
+            cost = limits.price(self.usage) + (self.run_costs.tools or 0.0)
+            return f"it cost {cost:.4g} (limit {limits.cost:g})" if cost >= limits.cost else None
+        return None
 
 
 class NeedsPerson(Exception):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Final
 
@@ -72,16 +71,15 @@ class PlanRunner:
         execution: ExecutionAgent,
         verification: VerificationAgent,
         budget: RunBudget,
-        records: Mapping[str, ToolCallRecord] | None = None,
-        events: RunEvents | None = None,
+        records: Mapping[str, ToolCallRecord],
+        events: RunEvents,
     ) -> None:
         """`records` are the calls made before the run was interrupted, by call id; they are not repeated."""
         self.plan, self.context = plan, context
         self._library, self._planning = library, planning
         self._execution, self._verification = execution, verification
         self._budget = budget
-        self._records = records or {}
-        self._events = events
+        self._records, self._events = records, events
         self._running: dict[str, asyncio.Task[StepResult]] = {}
         self._replacements: dict[str, PlanStep] = {}
         """Steps repeated with another tool. They enter the plan once they have results."""
@@ -153,12 +151,8 @@ class PlanRunner:
 
     async def _wait_for_first(self) -> Collection[asyncio.Task[StepResult]]:
         """Wait until a task ends and return those that have ended; empty if the time is up."""
-        seconds, tasks = self._budget.seconds_left, self._running.values()
-        if seconds is None and len(tasks) == 1:  # common in chains of steps, and cheaper than asyncio.wait
-            with suppress(Exception):
-                await next(iter(tasks))
-            return list(tasks)
-        ended, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        seconds = self._budget.seconds_left
+        ended, _ = await asyncio.wait(self._running.values(), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         return ended
 
     async def verify(self, result: StepResult) -> StepResult | None:
@@ -306,11 +300,7 @@ class PlanRunner:
         if result is None:
             # A reply covers one call: for another tool or other arguments, the person is asked again.
             reply = self._replies.pop(step_id, None)
-            with (
-                nullcontext()
-                if self._events is None
-                else self._events.emit_agent_start_and_end("execution", step.description)
-            ):
+            with self._events.emit_agent_start_and_end("execution", step.description):
                 result = await self._execution.execute_step(step, context, attempt=attempt, reply=reply)
         if step.tool_type != ASK_USER:  # what a person answers is confirmed
             result.rests_on_reasoning = any(r.success and not r.is_confirmed for r in context.results.values())

@@ -22,7 +22,6 @@ from ferrule.agent.answer import (
     Plan,
     PlanCreated,
     PlanStep,
-    RunEvent,
     StepEnded,
     StepResult,
 )
@@ -91,7 +90,7 @@ class WorkflowRun:
         budget: RunBudget,
         requests: RunRequests,
         replies: Mapping[str, HumanReply],
-        records: Mapping[str, ToolCallRecord] | None,
+        records: Mapping[str, ToolCallRecord],
         on_event: OnEvent | None,
         events: RunEvents,
         requires_plan: bool = False,
@@ -104,7 +103,7 @@ class WorkflowRun:
         self._usage_before, self._requests = run.usage, requests
         self._request_counts: Counter[str] = Counter()
         """How often the person was asked about a step or a budget."""
-        self._budget, self._replies, self._emit = budget, replies, on_event or _ignore_event
+        self._budget, self._replies, self._emit = budget, replies, on_event or (lambda event: None)
         self._requires_plan, self._stop_reason = requires_plan, stop_reason
         self._timer = StageTimer()
         self._runner: PlanRunner | None = None
@@ -368,13 +367,12 @@ class Workflow:
         is_resumed: bool = False,
         requires_plan: bool = False,
     ) -> AgentAnswer[str]:
-        engine, records = self._library.engine, None
+        engine = self._library.engine
         events = budget.attach(engine, self._principal, stored.id)
         stored.costs = budget.run_costs
         plan, results = self._paused.pop(stored) or (stored.plan, {step.id: step for step in stored.steps})
         requests = RunRequests(stored, engine, budget, self._person)
-        if is_resumed:
-            records = await find_call_records(stored.id, engine.store, CALLER_PLANNER)
+        records = await find_call_records(stored.id, engine.store, CALLER_PLANNER) if is_resumed else {}
         replies, refusal = await requests.match_replies(answer, approvals)
         run = WorkflowRun(
             stored,
@@ -448,10 +446,6 @@ class SimpleWorkflow(Workflow):
                 return
             await run.verify(results)
         await run.synthesize()
-
-
-def _ignore_event(event: RunEvent) -> None:
-    """Return the listener of runs that have none."""
 
 
 def is_call(result: StepResult) -> bool:
