@@ -51,8 +51,8 @@ from ferrule.models.offline import OfflineModel
 from ferrule.texts.description_labels import description_texts
 from ferrule.texts.language import detect_language
 from ferrule.texts.planning_prompts import TOOL_REQUIREMENTS, TOOL_SELECTION
+from ferrule.workflow.plan import resolve_references
 from ferrule.workflow.planning import PlanningAgent
-from ferrule.workflow.references import resolve_references
 
 __all__ = [
     "AgentContext",

@@ -11,8 +11,13 @@ from hypothesis import strategies as st
 from ferrule.agent.answer import Plan
 from ferrule.core.names import encode_model_name
 from ferrule.errors import InvalidArguments
-from ferrule.workflow.plan import parse_plan, single_step_plan
-from ferrule.workflow.references import find_referenced_steps, renumber_references, resolve_references
+from ferrule.workflow.plan import (
+    find_referenced_steps,
+    parse_plan,
+    renumber_references,
+    resolve_references,
+    single_step_plan,
+)
 
 TOOLS = ["search_web", "calculate", "get_time"]
 RESULTS = {"1": {"items": [{"name": "tea", "price": 3}], "total": 1}, "2": "28 stars", "3": [1, 2, 3]}

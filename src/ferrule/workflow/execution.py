@@ -52,7 +52,7 @@ from ferrule.texts.planning_prompts import (
     STEP_TOOL_FAILED,
 )
 from ferrule.texts.shorten import first_sentence
-from ferrule.workflow.references import find_referenced_steps, resolve_references
+from ferrule.workflow.plan import find_referenced_steps, resolve_references
 from ferrule.workflow.results import (
     StepContext,
     find_made_up_operand,

@@ -51,9 +51,9 @@ from ferrule.policy.budgets import is_extension_request
 from ferrule.store import ToolCallRecord
 from ferrule.store.escapes import map_texts, to_storable_text
 from ferrule.workflow.execution import ExecutionAgent
+from ferrule.workflow.plan import find_referenced_steps, find_referenced_values
 from ferrule.workflow.plan_runner import PlanRunner
 from ferrule.workflow.planning import NoPlan, PlanningAgent, make_planning_toolbox
-from ferrule.workflow.references import find_referenced_steps, find_referenced_values
 from ferrule.workflow.results import StepContext
 from ferrule.workflow.synthesis import CoordinationAgent
 from ferrule.workflow.verification import VerificationAgent, combine_verifications
