@@ -29,46 +29,18 @@ def make_delete(deleted: list[str]):
     return delete
 
 
-async def test_a_question_suspends_the_run_and_its_answer_goes_on_with_it(url):
-    async with UnifiedToolLibrary(store=url) as library:
-        first = await Agent(library, ScriptedModel([call("ask_user", question="Which city?", options=["A", "B"])])).run(
-            "Weather?"
-        )
-        assert first.state is AgentState.WAITING
-        (question,) = first.questions
-        assert (question.text, question.options) == ("Which city?", ("A", "B"))
-    async with UnifiedToolLibrary(store=url) as library:  # as another process would
-        model = ScriptedModel(["Sunny in A."])
-        agent = Agent(library, model)
-        assert (await agent.resume(first.run_id)).state is AgentState.WAITING
-        answer = await agent.resume(first.run_id, "A")
-        assert answer.text == "Sunny in A." and answer.is_finished
-        assert answer.messages[3]["role"] == "tool" and answer.messages[3]["content"] == "A"
-        assert list(model.requests[0].messages) == answer.messages[:-1]
-
-
-@pytest.mark.parametrize(
-    ("word", "told", "made"),
-    [
-        (Approval(allowed=False, reason="Not that one."), "The user refused this call. Not that one.", []),
-        (
-            Approval(allowed=True, arguments={"path": "b.txt"}),
-            "deleted b.txt\n[A person has changed the arguments of this call: the result is for the changed ones.]",
-            ["b.txt"],
-        ),
-        (False, "The user refused this call.", []),
-    ],
-)
-async def test_a_call_can_be_denied_or_edited(url, word, told, made):
+async def test_listeners_and_the_model_are_told_of_the_arguments_that_a_person_wants_instead(url):
     deleted: list[str] = []
     async with UnifiedToolLibrary(store=url) as library:
         library.register(make_delete(deleted))
         agent = Agent(library, ScriptedModel([call("delete", path="a.txt"), "ok"]))
         first = await agent.run("Delete a.txt")
         events: list[Any] = []
-        answer = await agent.resume(first.run_id, approvals={first.approvals[0].call_id: word}, on_event=events.append)
-        assert answer.messages[3]["content"] == told and deleted == made
-        assert [each.call.arguments for each in events if isinstance(each, CallStarted)] == [{"path": p} for p in made]
+        edited = Approval(allowed=True, arguments={"path": "b.txt"})
+        answer = await agent.resume(first.run_id, approvals=edited, on_event=events.append)
+    note = "[A person has changed the arguments of this call: the result is for the changed ones.]"
+    assert answer.messages[3]["content"] == f"deleted b.txt\n{note}"
+    assert [each.call.arguments for each in events if isinstance(each, CallStarted)] == [{"path": "b.txt"}]
 
 
 async def test_a_denial_by_the_policy_is_not_reported_as_a_refusal_by_the_user():
