@@ -295,7 +295,7 @@ class StepResult:
             for name in self.__slots__
             if (value := getattr(self, name)) != _STEP_DEFAULTS.get(name, _NO_DEFAULT) or not only_changed
         }
-        fields["attempts"] = [{name: getattr(one, name) for name in one.__slots__} for one in self.attempts]
+        fields["attempts"] = [{name: getattr(attempt, name) for name in attempt.__slots__} for attempt in self.attempts]
         if self.verification is not None:
             fields["verification"] = asdict(self.verification)
         return fields
