@@ -36,7 +36,7 @@ async def test_listeners_and_the_model_are_told_of_the_arguments_that_a_person_w
         agent = Agent(library, ScriptedModel([call("delete", path="a.txt"), "ok"]))
         first = await agent.run("Delete a.txt")
         events: list[Any] = []
-        edited = Approval(allowed=True, arguments={"path": "b.txt"})
+        edited = {first.approvals[0].call_id: Approval(allowed=True, arguments={"path": "b.txt"})}
         answer = await agent.resume(first.run_id, approvals=edited, on_event=events.append)
     note = "[A person has changed the arguments of this call: the result is for the changed ones.]"
     assert answer.messages[3]["content"] == f"deleted b.txt\n{note}"

@@ -98,7 +98,8 @@ def compact_messages(messages: Sequence[Message], budget: int, task: str) -> lis
         before = sum(int(match[1]) for m in head if (match := _OMISSION.fullmatch(str(m["content"]))))
         head = [message for message in head if not _OMISSION.fullmatch(str(message["content"]))]
         question = next((m for m in reversed(omitted) if m["role"] == "user" and m["content"] == task), None)
-        head = [*head, _omission_message(before + dropped), *([question] if question is not None else ())]
+        note = user_message(f"[{before + dropped} earlier turns of this task are left out here.]")
+        head = [*head, note, *([question] if question is not None else ())]
     return [*head, *(message for turn in turns[dropped:] for message in turn)]
 
 
@@ -131,10 +132,6 @@ def _shorten_result(message: Message) -> Message:
         **message,
         "content": f"{content[:MAX_OLD_RESULT].rstrip()} … [{len(content) - MAX_OLD_RESULT} characters left out]",
     }
-
-
-def _omission_message(turns: int) -> Message:
-    return {"role": "user", "content": f"[{turns} earlier turns of this task are left out here.]"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -502,12 +499,17 @@ class OutputType:
         if self._is_text:
             return text
         problem = "it contains no JSON"
-        for value in _find_json(text):
-            for candidate in self._unwrap(value):
-                try:
-                    return self._adapter.validate_json(encode_json(candidate))
-                except ValueError as error:
-                    problem = _describe_problems(error)
+        try:
+            values = [json.loads(text)]
+        except ValueError:
+            values = list(find_json_values(text))
+        for value in values:
+            if self._is_wrapped and isinstance(value, dict) and set(value) == {_WRAPPER}:
+                value = value[_WRAPPER]
+            try:
+                return self._adapter.validate_json(encode_json(value))
+            except ValueError as error:
+                problem = _describe_problems(error)
         raise ValueError(problem)
 
     def format(self, value: Any) -> str:
@@ -523,12 +525,6 @@ class OutputType:
         if self._is_text or (has_tools and not is_retry):
             return request
         return replace(request, tools=(), answer_schema=self.schema)
-
-    def _unwrap(self, value: Any) -> Iterator[Any]:
-        if self._is_wrapped and isinstance(value, dict) and set(value) == {_WRAPPER}:
-            yield value[_WRAPPER]
-        else:
-            yield value
 
 
 def _wrap(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -547,14 +543,6 @@ def _close_objects(schema: Any) -> Any:
     if isinstance(schema.get("properties"), dict) and schema.get("type") == "object":
         closed.setdefault("additionalProperties", False)
     return closed
-
-
-def _find_json(text: str) -> Iterator[Any]:
-    """Yield the whole text as JSON, or else the JSON values in the text."""
-    try:
-        yield json.loads(text)
-    except ValueError:
-        yield from find_json_values(text)
 
 
 def find_json_values(text: str) -> Iterator[Any]:

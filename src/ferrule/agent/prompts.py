@@ -108,8 +108,10 @@ def execution_status(context: ExecutionContext, *, language: str | None = None) 
 def failure_summary(context: ExecutionContext, *, language: str | None = None) -> str:
     """Return the failures by tool, and the latest ones, empty if there are none."""
     texts = _choose_texts(context, language)
+    tools = dict.fromkeys(attempt["tool_id"] for attempt in context.failed_attempts)
+    counts = [texts.failure_count.format(tool=tool_id, count=context.count_failures(tool_id)) for tool_id in tools]
     return _join_sections(
-        _format_list(texts.failures_by_tool, _failure_count_lines(context, texts)),
+        _format_list(texts.failures_by_tool, counts),
         _format_list(texts.failures, _failure_lines(context, texts), numbered=True),
     )
 
@@ -199,11 +201,6 @@ def _format_call(attempt: Mapping[str, Any]) -> str:
     return f"{name} {_cut_line(as_text(arguments), _ARGUMENTS_LENGTH)}" if arguments else name
 
 
-def _failure_count_lines(context: ExecutionContext, texts: PromptTexts) -> Iterator[str]:
-    for tool_id in dict.fromkeys(attempt["tool_id"] for attempt in context.failed_attempts):
-        yield texts.failure_count.format(tool=tool_id, count=context.count_failures(tool_id))
-
-
 def _format_observations(context: ExecutionContext, heading: str, limit: int) -> str:
     observations = [_mark_observation(text) for text in context.observation_texts[-limit:]]
     return "\n".join([f"{heading}:", *observations]) if observations else ""
@@ -276,16 +273,13 @@ def _format_tools_with_schemas(tools: Sequence[ToolSpec], texts: PromptTexts) ->
     lines: list[str] = []
     budget = MAX_SCHEMAS_TOKENS
     for at, spec in enumerate(tools):
-        line = "\n".join([_tool_line(spec), *map(_schema_line, spec.capabilities)])
+        schemas = [f"  {_action_line(each)} {encode_json(each.schema).decode()}" for each in spec.capabilities]
+        line = "\n".join([_tool_line(spec), *schemas])
         budget -= estimate_tokens(line)
         if budget < 0 and lines:
             return f"{_format_list(texts.tools, lines)}\n{_format_tools(tools[at:], texts)}"
         lines.append(line)
     return _format_list(texts.tools, lines) or f"{texts.tools}: {texts.none}"
-
-
-def _schema_line(capability: ToolCapability) -> str:
-    return f"  {_action_line(capability)} {encode_json(capability.schema).decode()}"
 
 
 def _tool_line(spec: ToolSpec) -> str:

@@ -206,12 +206,10 @@ class Toolbox:
         control_actions = self._actions_by_name(control_tools(detect_language(task))) if self._control else ()
         control = {action.name: action.openai_schema for action in control_actions if action.name in usable.names}
         others = {str(schema["function"]["name"]): schema for schema in schemas}
-        visible = {name: control.get(name, schema) for name, schema in others.items() if self._is_shown(name)}
+        hidden = self._control.keys() - self._shown_control_tools
+        visible = {name: control.get(name, schema) for name, schema in others.items() if name not in hidden}
         known_tools = KnownTools([*visible.values(), *control.values()])
         return ToolOffer(schemas=list(visible.values()), actions=by_name, known_tools=known_tools)
-
-    def _is_shown(self, name: str) -> bool:
-        return name not in self._control or name in self._shown_control_tools
 
     def _select_schemas(
         self, usable: UsableActions, search_actions: Sequence[NamedAction], task: str, used: Sequence[str]

@@ -303,7 +303,9 @@ def reply_about_tools(tools: Iterable[Tool], language: str) -> str:
         return texts["cannot"]
     groups: dict[str, list[ToolSpec]] = {}
     for spec in specs:
-        groups.setdefault(_subject_name(spec) or texts["other"], []).append(spec)
+        category = str(spec.category)
+        subject = texts["other"] if category in _NO_SUBJECT else category.replace("_", " ")
+        groups.setdefault(subject, []).append(spec)
     ordered = sorted(groups.items(), key=lambda group: (group[0] == texts["other"], group[0]))
     lines = [texts["can"].format(n=len(specs))]
     if len(specs) <= MAX_DESCRIBED_TOOLS:
@@ -330,11 +332,6 @@ def reply_about_history(kind: SmallTalk, turns: Sequence[Turn], language: str) -
 def _list_specs(tools: Iterable[Tool]) -> list[ToolSpec]:
     """Return the specs of the tools, except those that are for models alone."""
     return [tool.spec for tool in tools if tool.id != HISTORY_TOOL and "control" not in tool.spec.tags]
-
-
-def _subject_name(spec: ToolSpec) -> str:
-    category = str(spec.category)
-    return "" if category in _NO_SUBJECT else category.replace("_", " ")
 
 
 def _short_description(spec: ToolSpec) -> str:
