@@ -32,6 +32,7 @@ from ferrule.batch.tasks import check_tasks, read_tasks
 from ferrule.cli import printing
 from ferrule.cli.ask import check_tools_exist, select_model
 from ferrule.cli.session import (
+    EXIT_STOPPED,
     AsJson,
     Output,
     Session,
@@ -239,7 +240,6 @@ def report_batch(
     echo(f"Written: {path}")
 
 
-EXIT_STOPPED = 9
 PRINT_INTERVAL = 10.0
 """Seconds between lines of progress without a terminal."""
 
@@ -348,15 +348,13 @@ def _print_result(result: BatchResult, out: Path, *, as_json: bool) -> None:
 def _list_tasks(folder: Path, *, failed: bool, limit: int, as_json: bool) -> None:
     with BatchDirectory.open_existing(folder) as directory:
         rows = directory.list_tasks("state != 'finished'" if failed else "TRUE", "offset", limit)
-    if as_json:
-        printing.print_json([dict(zip(TASK_COLUMNS, row, strict=True)) for row in rows])
-        return
-    printing.print_table(
-        ("task", "state", "reason", "turns", "calls", "cost", "seconds"),
-        [list(map(format_task_value, row)) for row in rows],
-        empty="No task matches.",
-        cut=(0,),
-    )
+    titles = ("task", "state", "reason", "turns", "calls", "cost", "seconds")
+    columns: printing.Columns = {
+        title: lambda task, name=name: format_task_value(task[name])  # type: ignore[misc]
+        for title, name in zip(titles, TASK_COLUMNS, strict=True)
+    }
+    tasks = [dict(zip(TASK_COLUMNS, row, strict=True)) for row in rows]
+    printing.print_list(tasks, columns, as_json=as_json, empty="No task matches.", cut=(0,))
 
 
 def _show_trajectory(folder: Path, task_id: str, *, as_json: bool) -> None:

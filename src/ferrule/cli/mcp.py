@@ -227,20 +227,14 @@ def list_servers(context: typer.Context, file: File = None, as_json: AsJson = Fa
     """List the servers, with what they offered when they were last connected. Starts none."""
     file = choose_file(context, file)
     report = McpFileSource(file).load()
-    if as_json:
-        servers, errors = map(_describe_server, report.tools), map(printing.problem_to_dict, report.errors)
-        printing.print_json({"servers": list(servers), "errors": list(errors)})
-    else:
-        printing.print_table(
-            ("server", "state", "actions", "how"),
-            [_server_row(tool) for tool in report.tools],
-            empty=f"No servers in {file}. Add one with: ferrule mcp add",
-            cut=(3,),
-        )
-        for error in report.errors:
-            print_error(f"ferrule: not loaded: {error}")
-    if report.errors:
-        raise typer.Exit(1)
+    columns: printing.Columns = {
+        "server": "name",
+        "state": lambda each: "off" if not each["enabled"] else "listed" if each["listed"] else "not listed yet",
+        "actions": lambda each: len(each["actions"]) if each["listed"] else "",
+        "how": "how",
+    }
+    servers, empty = list(map(_describe_server, report.tools)), f"No servers in {file}. Add one with: ferrule mcp add"
+    printing.print_report(("servers", servers), columns, report.errors, as_json=as_json, empty=empty, cut=(3,))
 
 
 @mcp_app.command("test")
@@ -331,12 +325,6 @@ def _describe_server(tool: Tool) -> dict[str, Any]:
         "actions": [capability.name for capability in tool.spec.capabilities],
         "origin": tool.origin,
     }
-
-
-def _server_row(tool: Tool) -> tuple[str, str, str, str]:
-    state = "off" if not tool.spec.enabled else "listed" if tool.spec.metadata["listed"] else "not listed yet"
-    count = str(len(tool.spec.capabilities)) if tool.spec.metadata["listed"] else ""
-    return tool.id, state, count, _transport_of(tool)
 
 
 def _transport_of(tool: Tool) -> str:

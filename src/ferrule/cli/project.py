@@ -468,12 +468,9 @@ def trust(
 ) -> None:
     """Trust a folder: let its Python files, skills, servers and settings be used."""
     if show_list:
-        records = list_trusted_folders()
-        if as_json:
-            printing.print_json([record.to_dict() for record in records])
-        else:
-            rows = [(str(record.folder), record.trusted_at or "") for record in records]
-            printing.print_table(("folder", "trusted at"), rows, empty="No folder is trusted.", cut=(0,))
+        records = [record.to_dict() for record in list_trusted_folders()]
+        columns = {"folder": "folder", "trusted at": "trusted_at"}
+        printing.print_list(records, columns, as_json=as_json, empty="No folder is trusted.", cut=(0,))
         return
     config = _read_project_of(directory)
     folder = config.root.resolve()
