@@ -62,6 +62,8 @@ def test_calls_and_questions(elsewhere: Elsewhere):
     asked = elsewhere.run("ask", "what is 6 * 7?")
     assert asked.returncode == 0 and "42" in asked.stdout
     assert "add\tsuccess" in elsewhere.run("calls").stdout
+    assert "add\tsuccess" in elsewhere.run("calls", "--principal", "token:cli").stdout
+    assert elsewhere.json("calls", "--principal", "token:other") == []
     (run, *_) = elsewhere.json("runs", "list")
     assert run["task"] == "what is 6 * 7?"
     assert elsewhere.run("runs", "show", run["run_id"]).stdout.endswith("run: finished\n")

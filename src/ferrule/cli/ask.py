@@ -34,6 +34,8 @@ from ferrule.errors import FerruleError, SetupError
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory.conversation import DEFAULT_CONVERSATION
 from ferrule.models import Model, choose_model, close_model
+from ferrule.models.choose import KEYED_PROVIDERS
+from ferrule.models.keys import model_environment
 from ferrule.orchestrator import Orchestrator, OrchestratorResult
 from ferrule.orchestrator.orchestrator import DEFAULT_CACHE_TTL
 from ferrule.orchestrator.small_talk import detect_small_talk, reply_to_small_talk
@@ -158,7 +160,14 @@ def check_tools_exist(tools: list[str] | None, library: UnifiedToolLibrary) -> N
 
 
 def select_model(section: AgentSection, named: str | None) -> Model:
-    return choose_model(named or section.model)
+    """Choose the model that an option or the project names. Raises SetupError for a missing package or key."""
+    spec = named or section.model
+    if spec is not None and spec.partition(":")[0] in KEYED_PROVIDERS:
+        from ferrule.cli.models import explain_problem
+
+        if problem := explain_problem(spec, model_environment()):
+            raise SetupError(f"The model {spec!r} cannot be used: {problem}")
+    return choose_model(spec)
 
 
 MAX_ATTACHED_CHARACTERS = 1_000_000
@@ -218,6 +227,8 @@ def run_question(session: Session, question: str | None, options: AskOptions) ->
         fail("--conversation is for servers. Here, use --continue.")
     if question == "-":
         question = sys.stdin.read().strip()
+    elif question is None and resume is None:
+        question = _read_pipe().strip()
     elif question and resume is None:
         question = add_attachments(question, options.attach)
     if not question and resume is None:
@@ -333,10 +344,12 @@ class ChatSession:
         command = {
             "/tools": self._list_tools,
             "/history": self._show_history,
-            "/new": self._start_new_conversation,
         }.get(word)
         if command is not None:
             command()
+        elif word == "/new":
+            self._history = []
+            print_error("A new conversation.")
         elif word == "/model":
             self._change_model(rest.strip())
         elif word.startswith("/"):
@@ -387,10 +400,6 @@ class ChatSession:
         for message in self._history:
             if message["role"] in ("user", "assistant") and message.get("content"):
                 echo(f"{message['role']}: {message['content']}")
-
-    def _start_new_conversation(self) -> None:
-        self._history = []
-        print_error("A new conversation.")
 
     def _change_model(self, name: str) -> None:
         if name:

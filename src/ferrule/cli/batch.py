@@ -102,12 +102,20 @@ def run_batch(
     async def command() -> BatchResult:
         if on != LOCAL:
             parse_place(on)
+        try:
+            pairs = parse_pairs(resources or (), "--resource")
+            amounts = {name: float(amount) for name, amount in pairs.items()}
+        except ValueError as error:
+            raise SetupError(f"--resource takes NAME=AMOUNT, such as gpu=1: {error}.") from None
         config = session.config()
         total = check_tasks(tasks)
         waiting_model, price = build_model(config, settings)
         build_task_limits(config.agent, limits, price)
         if budget is not None and price is None:
-            raise SetupError(_explain_missing_price(waiting_model, "--budget"))
+            raise SetupError(
+                f"--budget needs the price of {waiting_model.name!r}. Write it into ferrule.toml: "
+                f'[prices.models."{waiting_model.name}"] with input and output, the prices of a million tokens.'
+            )
         backends = (
             open_local_backend(session, config, settings, waiting_model)
             if on == LOCAL
@@ -118,7 +126,7 @@ def run_batch(
                 on=on,
                 workers=workers,
                 concurrency=concurrency,
-                resources=_parse_resources(resources),
+                resources=amounts,
             )
         )
         async with backends as backend:
@@ -242,21 +250,6 @@ def report_batch(
 
 PRINT_INTERVAL = 10.0
 """Seconds between lines of progress without a terminal."""
-
-
-def _parse_resources(pairs: list[str] | None) -> dict[str, float]:
-    """Parse `--resource NAME=AMOUNT`."""
-    try:
-        return {name: float(amount) for name, amount in parse_pairs(pairs or (), "--resource").items()}
-    except ValueError as error:
-        raise SetupError(f"--resource takes NAME=AMOUNT, such as gpu=1: {error}.") from None
-
-
-def _explain_missing_price(model: WaitingModel, option: str) -> str:
-    return (
-        f"{option} needs the price of {model.name!r}. Write it into ferrule.toml: "
-        f'[prices.models."{model.name}"] with input and output, the prices of a million tokens.'
-    )
 
 
 def _stop_on_signals(batch: Batch) -> None:

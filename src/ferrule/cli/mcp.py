@@ -180,7 +180,7 @@ def serve(
         Path | None, typer.Option("--folder", help="Offer the project of this folder, as far as you trust it.")
     ] = None,
 ) -> None:
-    """Be an MCP server: offer the project's tools to the client that starts this, on standard input and output."""
+    """Serve the project's tools to the MCP client that starts this, on standard input and output."""
     from ferrule.library.library import UnifiedToolLibrary
     from ferrule.server.mcp import McpServer, ask_client
 
@@ -371,7 +371,11 @@ def import_from_others(
             imported += import_servers(path, file, project=project, replace=force)
         except LoadError as error:
             problems.append(error)
-    _accept_imported(context, file, [each.name for each in imported if each.outcome in ("added", "replaced")])
+    if names := [each.name for each in imported if each.outcome in ("added", "replaced")]:
+        tools = {tool.id: tool.target for tool in McpFileSource(file).load().tools}
+        for name in names:  # the user has just imported these servers, and is not asked about them
+            if isinstance(config := tools.get(name), McpServerConfig):
+                accept_server(project_folder(context, file), name, config)
     if as_json:
         servers = [{"name": i.name, "from": str(i.path), "outcome": i.outcome, "note": i.note} for i in imported]
         printing.print_json({"servers": servers, "errors": [str(p) for p in problems]})
@@ -384,14 +388,6 @@ def import_from_others(
             echo("No servers of other programs were found. Name a file with --from.")
     if source is not None and problems:
         raise typer.Exit(EXIT_USAGE)
-
-
-def _accept_imported(context: typer.Context, file: Path, names: list[str]) -> None:
-    """Accept the servers that the user has just imported, without a further question."""
-    tools = {tool.id: tool.target for tool in McpFileSource(file).load().tools} if names else {}
-    for name in names:
-        if isinstance(config := tools.get(name), McpServerConfig):
-            accept_server(project_folder(context, file), name, config)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

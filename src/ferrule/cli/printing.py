@@ -277,15 +277,11 @@ def _print_action(entry: Tool, capability: ToolCapability, engine: ToolEngine) -
         empty="  no parameters",
     )
     for example in examples_without_secrets(capability)[:3]:
-        typed = " ".join(_shell_argument(name, value) for name, value in example.items())
+        typed = " ".join(  # as in a shell
+            shlex.quote(f"{n}={v}" if isinstance(v, str) else f"{n}:={json.dumps(v, ensure_ascii=False)}")
+            for n, v in example.items()
+        )
         echo(f"  for example: ferrule call {spec.model_name(capability)} {typed}")
-
-
-def _shell_argument(name: str, value: Any) -> str:
-    """Write an argument as it is typed in a shell."""
-    if isinstance(value, str):
-        return shlex.quote(f"{name}={value}")
-    return shlex.quote(f"{name}:={json.dumps(value, ensure_ascii=False)}")
 
 
 CALL_COLUMNS: Columns = {

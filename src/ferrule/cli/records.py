@@ -190,7 +190,9 @@ def show_costs(
             )
             for key, each in list(summaries.items())[:limit]
         ],
-        empty="Nothing with a price was called, and no model that counts tokens was asked.",
+        empty="No call of a tool had a price. Replies of models: ferrule costs --by model"
+        if by == "tool"
+        else "No costs are recorded.",
         cut=(0,),
     )
     if summaries:

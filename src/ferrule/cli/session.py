@@ -294,8 +294,14 @@ def parse_arguments(pairs: Sequence[str], params: str | None) -> dict[str, Any]:
     """Parse the arguments of a call. Pairs override `--params`."""
     arguments = _read_params(params) if params is not None else {}
     for pair in pairs:
-        name, sign, value = _split_argument(pair)
-        arguments[name] = _parse_json(value, f"{name}:=") if sign == ":=" else value
+        name, equals, value = pair.partition("=")
+        if not equals or not name.rstrip(":"):
+            hint = " For a JSON object, use --params." if pair.startswith("{") else ""
+            raise SetupError(f"An argument is written name=value, or name:=JSON; {pair!r} is neither.{hint}")
+        if name.endswith(":"):
+            arguments[name[:-1]] = _parse_json(value, f"{name}=")
+        else:
+            arguments[name] = value
     return arguments
 
 
@@ -308,14 +314,6 @@ def parse_pairs(values: Sequence[str], option: str) -> dict[str, str]:
             raise SetupError(f"{option} takes NAME=VALUE, not {pair!r}.")
         pairs[name] = value
     return pairs
-
-
-def _split_argument(pair: str) -> tuple[str, str, str]:
-    name, equals, value = pair.partition("=")
-    if not equals or not name.rstrip(":"):
-        hint = " For a JSON object, use --params." if pair.startswith("{") else ""
-        raise SetupError(f"An argument is written name=value, or name:=JSON; {pair!r} is neither.{hint}")
-    return (name[:-1], ":=", value) if name.endswith(":") else (name, "=", value)
 
 
 def _read_params(params: str) -> dict[str, Any]:
