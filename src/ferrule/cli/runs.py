@@ -461,7 +461,9 @@ def list_failures(context: typer.Context, tool: OfTool = None, as_json: AsJson =
         "count": lambda each: f"{each['count']:.3g}",
         "last": lambda each: f"{datetime.fromisoformat(each['last_at']):%m-%d}",
     }
-    failures = [{**asdict(pattern), "last_at": printing.format_time(pattern.last_at)} for pattern in patterns]
+    failures = [
+        {**asdict(p), "last_at": printing.format_time(p.last_at), "what_helped": p.what_helped} for p in patterns
+    ]
     printing.print_list(failures, columns, as_json=as_json, empty="No failures are stored.", cut=(3, 4))
 
 
