@@ -73,7 +73,7 @@ docs: setup ## write the pages that are generated from the code, and build the m
 	@$(BIN)/python scripts/licences_page.py
 	@$(BIN)/python scripts/site.py
 
-bench: setup ## measure Ferrule, and other libraries for comparison
+bench: setup web ## measure Ferrule, and other libraries for comparison
 	@$(BIN)/python benchmarks/run.py $(if $(ARGS),$(ARGS),--summary docs/benchmarks.json)
 
 bench-long: bench ## the same, and the server under load, a cluster, and batches with killed workers

@@ -318,7 +318,7 @@ async def test_a_summary_of_a_running_batch_can_be_read(tmp_path):
     with BatchDirectory(tmp_path / "out").open({"model": "adding"}) as writing:
         with BatchDirectory.open_existing(tmp_path / "out") as reading:
             assert summarize(reading)["tasks"] == 2
-        assert writing.claim_tasks([BatchTask(id="new", task="x")]).open
+        assert writing.claim_tasks([BatchTask(id="new", task="x")])[0]
 
 
 async def test_stopping_finishes_the_tasks_in_progress(tmp_path):

@@ -61,6 +61,8 @@ def test_questions_are_answered_without_any_key(tmp_path: Path):
     negative = ferrule("ask", "-q", "-5 + 12", cwd=tmp_path)
     assert (negative.returncode, negative.stdout) == (0, "-5 + 12 = 7\n")
     piped = ferrule("ask", "-", "--json", cwd=tmp_path, stdin="what is 2 + 2?\n")
+    without_dash = ferrule("ask", "-q", cwd=tmp_path, stdin="what is 3 + 3?\n")
+    assert (without_dash.returncode, without_dash.stdout) == (0, "3 + 3 = 6\n")
     answer = json.loads(piped.stdout)
     assert answer["state"] == "finished" and answer["steps"][0]["result"] == "4" and piped.stderr == ""
 

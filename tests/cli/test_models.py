@@ -70,6 +70,12 @@ def test_doctor_says_which_model_would_answer_and_what_it_lacks(environ, tmp_pat
     assert [check["ok"] for check in checks if check["name"] == "model"] == [True]
 
 
+def test_a_named_model_that_cannot_be_used_answers_nothing(environ, tmp_path):
+    for model, problem in (("openai:gpt-5.4", "Set OPENAI_API_KEY"), ("anthropic", "Set ANTHROPIC_API_KEY")):
+        done = ferrule("ask", "hi", "--model", model, env=environ, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "") and problem in done.stderr, done.stderr
+
+
 def test_a_key_that_is_piped_in_is_stored_used_and_removed_and_never_shown(environ, tmp_path):
     stored = ferrule("models", "key", "openai", env=environ, cwd=tmp_path, stdin=f"{KEY}\n")
     path = tmp_path / "settings" / "keys.json"

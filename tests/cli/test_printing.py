@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import typer
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -19,7 +18,6 @@ from ferrule.agent import AgentAnswer, AgentState, ApprovalRequest, Question
 from ferrule.agent.answer import PlanCreated, TextPiece
 from ferrule.cli import printing
 from ferrule.cli.app import COMMANDS, app, main
-from ferrule.cli.remote import remote_app
 from ferrule.cli.runs import MarkdownStream, PlanTree, RunView, print_waiting, render_markdown
 from ferrule.cli.terminal import (
     WarningFormatter,
@@ -170,9 +168,8 @@ def _help_texts(command: Any) -> Iterator[str]:
         yield from _help_texts(command.get_command(None, name))
 
 
-@pytest.mark.parametrize("commands", [app, remote_app], ids=["local", "remote"])
-def test_no_part_of_a_help_text_is_taken_for_markup(commands: typer.Typer):
-    texts = list(_help_texts(get_command(commands)))
+def test_no_part_of_a_help_text_is_taken_for_markup():
+    texts = list(_help_texts(get_command(app)))
     assert len(texts) > 10 and [text for text in texts if Text.from_markup(text).plain != text] == []
 
 

@@ -62,8 +62,11 @@ def test_calls_and_questions(elsewhere: Elsewhere):
     asked = elsewhere.run("ask", "what is 6 * 7?")
     assert asked.returncode == 0 and "42" in asked.stdout
     assert "add\tsuccess" in elsewhere.run("calls").stdout
+    assert "add\tsuccess" in elsewhere.run("calls", "--principal", "token:cli").stdout
+    assert elsewhere.json("calls", "--principal", "token:other") == []
     (run, *_) = elsewhere.json("runs", "list")
-    assert run["task"] == "what is 6 * 7?" and run["run_id"] in elsewhere.run("runs", "show", run["run_id"]).stdout
+    assert run["task"] == "what is 6 * 7?"
+    assert elsewhere.run("runs", "show", run["run_id"]).stdout.endswith("run: finished\n")
 
 
 def test_tools(elsewhere: Elsewhere):
@@ -98,6 +101,10 @@ def test_mistakes_are_explained(tmp_path: Path, server: RunningServer, elsewhere
     assert "use --params" in wrong.stderr
     local = elsewhere.run("doctor")
     assert local.returncode == 2 and "'doctor' works without --server only" in local.stderr
+    refused = elsewhere.run("ask", "Why?", "--model", "offline")
+    assert refused.returncode == 2 and "--model works without --server only" in refused.stderr
+    exported = elsewhere.run("runs", "export")
+    assert exported.returncode == 2 and "without --server only" in exported.stderr
     unknown = elsewhere.run("dance")
     assert unknown.returncode == 2 and "No such command 'dance'" in unknown.stderr
     strange = Elsewhere(tmp_path, server.url, "ключ").run("tools", "list")

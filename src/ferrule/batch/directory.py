@@ -13,7 +13,6 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
@@ -49,17 +48,6 @@ _COLUMNS = {
     "ended_at": "REAL",
 }
 """What the index knows of a trajectory: enough for summaries, comparisons and reports."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskSelection:
-    """Tasks that a batch works on next."""
-
-    open: list[tuple[BatchTask, bool]]
-    """Each with whether an earlier process may have started it."""
-    finished: int
-    duplicates: int
-    """Tasks that are worked on already: the same task twice in the input."""
 
 
 class BatchDirectory:
@@ -162,9 +150,15 @@ class BatchDirectory:
 
     # Writing
 
-    def claim_tasks(self, tasks: Sequence[BatchTask]) -> TaskSelection:
-        """Note that these tasks are worked on. Tasks that are finished or worked on already are left out."""
-        states = self._find_tasks([task.id for task in tasks])
+    def claim_tasks(self, tasks: Sequence[BatchTask]) -> tuple[list[tuple[BatchTask, bool]], int, int]:
+        """Note that these tasks are worked on.
+
+        Returns the tasks to do, each with whether an earlier process may have started it, and how many others are
+        finished, or worked on already because they are in the input twice.
+        """
+        marks = ",".join("?" * len(tasks))
+        rows = self.query(f"SELECT id, digest, offset FROM tasks WHERE id IN ({marks})", [task.id for task in tasks])
+        states = {row[0]: (row[1], row[2] is not None or row[0] in self._pending) for row in rows}
         open_tasks: list[tuple[BatchTask, bool]] = []
         new: dict[str, str] = {}
         finished = duplicates = 0
@@ -187,7 +181,7 @@ class BatchDirectory:
         if new:
             with self._require_index() as index:
                 index.executemany("INSERT INTO tasks (id, digest) VALUES (?, ?)", new.items())
-        return TaskSelection(open=open_tasks, finished=finished, duplicates=duplicates)
+        return open_tasks, finished, duplicates
 
     def append(self, trajectory: Mapping[str, Any]) -> None:
         """Add the trajectory of a task. After this returns, `kill -9` cannot lose it."""
@@ -262,12 +256,6 @@ class BatchDirectory:
         """Return the cost of all finished tasks."""
         pending = sum(row[list(_COLUMNS).index("cost") + 3] or 0.0 for row in self._pending.values())
         return float(self.query("SELECT COALESCE(SUM(cost), 0) FROM tasks").fetchone()[0]) + pending
-
-    def _find_tasks(self, ids: Sequence[str]) -> dict[str, tuple[str, bool]]:
-        """Of the tasks that are in the index: the digest, and whether it is finished."""
-        marks = ",".join("?" * len(ids))
-        rows = self.query(f"SELECT id, digest, offset FROM tasks WHERE id IN ({marks})", ids)
-        return {row[0]: (row[1], row[2] is not None or row[0] in self._pending) for row in rows}
 
     # The index
 

@@ -37,16 +37,12 @@ def to_openai(trajectory: Trajectory) -> dict[str, Any]:
         }
         for message in trajectory["messages"]
     ]
-    line: dict[str, Any] = {"messages": messages}
-    if trajectory["tools"]:
-        line["tools"] = trajectory["tools"]
-    return {**line, "metadata": _describe(trajectory)}
-
-
-def _describe(trajectory: Trajectory) -> dict[str, Any]:
     names = ("id", "state", "failure", "model", "run_id", "usage", "cost", "seconds")
     described = {name: trajectory.get(name) for name in names}
-    return {**described, **({"task_metadata": trajectory["metadata"]} if trajectory.get("metadata") else {})}
+    if trajectory.get("metadata"):
+        described["task_metadata"] = trajectory["metadata"]
+    tools = {"tools": trajectory["tools"]} if trajectory["tools"] else {}
+    return {"messages": messages, **tools, "metadata": described}
 
 
 # ShareGPT
@@ -64,7 +60,8 @@ def to_sharegpt(trajectory: Trajectory) -> dict[str, Any]:
         if last is not None and (last["from"], turn["from"]) == ("observation", "human"):
             last["value"].append(turn["value"])  # a remark of the agent about the results
         elif last is not None and last["from"] == turn["from"]:
-            _merge_turns(last, turn)
+            is_list = isinstance(last["value"], list)
+            last["value"] = last["value"] + turn["value"] if is_list else f"{last['value']}\n\n{turn['value']}"
         else:
             turns.append(turn)
     for turn in turns:
@@ -92,13 +89,6 @@ def _to_turn(message: Mapping[str, Any]) -> dict[str, Any]:
         ]
         return {"from": "function_call", "value": values, **({"text": text} if text else {})}
     return {"from": "gpt" if message["role"] == "assistant" else "human", "value": text}
-
-
-def _merge_turns(last: dict[str, Any], turn: Mapping[str, Any]) -> None:
-    if isinstance(last["value"], list):
-        last["value"] += turn["value"]
-    else:
-        last["value"] = f"{last['value']}\n\n{turn['value']}"
 
 
 def _parse_arguments(text: Any) -> Any:
@@ -150,8 +140,13 @@ def _atif_steps(trajectory: Trajectory) -> Iterator[dict[str, Any]]:
             calls = message.get("tool_calls") or ()
             if calls:
                 step["tool_calls"] = [_atif_call(call, records.get(call["id"])) for call in calls]
-                observed = [_atif_result(results[call["id"]]) for call in calls if call["id"] in results]
-                step["observation"] = {"results": observed}
+                step["observation"] = {
+                    "results": [
+                        {"source_call_id": call["id"], "content": text_of_message(results[call["id"]])}
+                        for call in calls
+                        if call["id"] in results
+                    ]
+                }
             if (request := requests.get(index)) is not None:
                 step |= _atif_request(request, trajectory)
         yield step
@@ -194,10 +189,6 @@ def _atif_call(call: Mapping[str, Any], record: Mapping[str, Any] | None) -> dic
         "arguments": _parse_arguments(function["arguments"]),
         "extra": None if record is None else {"record": dict(record)},
     }
-
-
-def _atif_result(message: Mapping[str, Any]) -> dict[str, Any]:
-    return {"source_call_id": message["tool_call_id"], "content": text_of_message(message)}
 
 
 def _atif_final_metrics(trajectory: Trajectory) -> dict[str, Any]:

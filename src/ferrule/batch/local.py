@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from ferrule.agent import Agent, AgentAnswer, AgentState, RunLimits
 from ferrule.agent.run import RUN_PREFIX, Run
 from ferrule.batch.tasks import BatchTask
-from ferrule.batch.trajectory import TrajectoryParts, build_failure, build_trajectory, remove_secrets
+from ferrule.batch.trajectory import build_failure, build_trajectory, remove_secrets
 from ferrule.batch.waiting_model import BatchInterrupted, TaskTrace, WaitingModel
 from ferrule.core.permission import Principal
 from ferrule.errors import LockHeld, RunInProgress, SetupError, StoreError
@@ -82,18 +82,21 @@ class LocalBackend:
             except (asyncio.CancelledError, BatchInterrupted):
                 raise
             except (StoreError, RunInProgress) as error:  # the database restarts, and the run has lost its lock
+                failure: Exception = error
                 if (delay := next(store_delays, None)) is None:
-                    return build_failure(task, error, model=self._model.name, started_at=started_at)
+                    break
                 logger.warning("task=<%s>, error=<%s> | trying again in %g s", task.id, error, delay)
                 await asyncio.sleep(delay)
             except SetupError as error:  # of this task: it names a tool that does not exist
-                return build_failure(task, error, model=self._model.name, started_at=started_at)
+                failure = error
+                break
             except Exception as error:
-                attempts += 1
+                failure, attempts = error, attempts + 1
                 logger.exception("task=<%s>, attempt=<%d> | failed", task.id, attempts)
                 if attempts == MAX_ATTEMPTS:
-                    return build_failure(task, error, model=self._model.name, started_at=started_at)
+                    break
             may_exist = True
+        return build_failure(task, failure, model=self._model.name, started_at=started_at)
 
     async def aclose(self) -> None:
         await self._model.aclose()
@@ -110,20 +113,16 @@ class LocalBackend:
         finally:
             TaskTrace.current.reset(token)
         _interrupt_without_budget(answer)
-        parts = TrajectoryParts(
-            task=task,
-            answer=answer,
-            trace=trace,
-            records=await store.query_call_records(conversation_id=run_id, limit=MAX_RECORDS),
+        trajectory = build_trajectory(
+            task,
+            answer,
+            trace,
+            await store.query_call_records(conversation_id=run_id, limit=MAX_RECORDS),
             model=self._model.name,
             started_at=started_at,
             is_resumed=is_resumed,
-        )
-        trajectory = build_trajectory(
-            parts,
-            costs=self._library.engine.costs,
+            engine=self._library.engine,
             permissions=self._library.engine.permissions(self._principal),
-            registry=self._library.engine.registry,
         )
         return remove_secrets(trajectory, store)
 

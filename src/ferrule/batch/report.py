@@ -107,15 +107,12 @@ def _task_table(directory: BatchDirectory, title: str, where: str, order: str) -
 
 def _table(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in columns) if any(columns) else ""
-    body = "".join(
-        "<tr>" + "".join(f"<td{_cell_class(value)}>{escape(str(value))}</td>" for value in row) + "</tr>\n"
-        for row in rows
-    )
+    body = "".join("<tr>" + "".join(_cell(str(value)) for value in row) + "</tr>\n" for row in rows)
     return f"<table>{f'<tr>{head}</tr>' if head else ''}\n{body}</table>"
 
 
-def _cell_class(value: Any) -> str:
-    return ' class="n"' if str(value)[:1].isdigit() else ""
+def _cell(text: str) -> str:
+    return f'<td class="n">{escape(text)}</td>' if text[:1].isdigit() else f"<td>{escape(text)}</td>"
 
 
 # Plots

@@ -116,7 +116,9 @@ class Batch:
         watcher = asyncio.create_task(self._report_regularly())
         try:
             async for task, may_exist in self._take_tasks(tasks):
-                await self._wait_for_free_slot()
+                while len(self._running) >= self._concurrency and not self._stop_reason:
+                    self._wake.clear()
+                    await self._wake.wait()
                 if self._stop_reason:
                     break
                 self._start(task, may_exist=may_exist)
@@ -130,7 +132,11 @@ class Batch:
         if self._error is not None:
             raise self._error
         self._report()
-        return BatchResult(progress=self.progress, summary=self._write_summary(), stopped=self._stop_reason)
+        settings = {name: value for name, value in self._directory.settings.items() if name != "created_at"}
+        summary = self._directory.write_summary(
+            {**settings, "is_complete": not self._stop_reason, "stopped": self._stop_reason or None}
+        )
+        return BatchResult(progress=self.progress, summary=summary, stopped=self._stop_reason)
 
     # Steps
 
@@ -150,16 +156,11 @@ class Batch:
             chunk = await asyncio.to_thread(lambda: list(islice(source, READ_SIZE)))
             if not chunk:
                 return
-            selection = self._directory.claim_tasks(chunk)
-            self.progress.finished_before += selection.finished
-            self.progress.duplicates += selection.duplicates
-            for entry in selection.open:
+            open_tasks, finished, duplicates = self._directory.claim_tasks(chunk)
+            self.progress.finished_before += finished
+            self.progress.duplicates += duplicates
+            for entry in open_tasks:
                 yield entry
-
-    async def _wait_for_free_slot(self) -> None:
-        while len(self._running) >= self._concurrency and not self._stop_reason:
-            self._wake.clear()
-            await self._wake.wait()
 
     def _start(self, task: BatchTask, *, may_exist: bool) -> None:
         running = asyncio.create_task(self._run_task(task, may_exist=may_exist), name=f"ferrule-batch-{task.id}")
@@ -210,9 +211,3 @@ class Batch:
             self.progress.retries = self._model.retries
         if self._on_progress is not None:
             self._on_progress(self.progress)
-
-    def _write_summary(self) -> dict[str, Any]:
-        settings = {name: self._directory.settings[name] for name in self._directory.settings if name != "created_at"}
-        return self._directory.write_summary(
-            {**settings, "is_complete": not self._stop_reason, "stopped": self._stop_reason or None}
-        )

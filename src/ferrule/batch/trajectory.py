@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import orjson
@@ -23,8 +23,8 @@ from ferrule.catalog.registry import ToolRegistry
 from ferrule.core.messages import Message, Schema
 from ferrule.core.permission import Decision
 from ferrule.core.prices import ModelPrice
+from ferrule.engine import ToolEngine
 from ferrule.errors import APPROVAL_REQUIRED, KNOWN_FAILURE, PERMISSION_DENIED, CallError
-from ferrule.policy.budgets import CostControl
 from ferrule.policy.policy import Permissions
 from ferrule.store import ToolCallRecord, ToolKnowledgeStore
 
@@ -32,36 +32,26 @@ FAILED = "failed"
 """The state of a task that could not be worked on because of an error of the program or its environment."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrajectoryParts:
-    """What a trajectory is made of."""
-
-    task: BatchTask
-    answer: AgentAnswer[Any]
-    trace: TaskTrace
-    records: Sequence[ToolCallRecord]
-    model: str
-    started_at: float
-    is_resumed: bool = False
-
-
 def build_trajectory(
-    parts: TrajectoryParts,
+    task: BatchTask,
+    answer: AgentAnswer[Any],
+    trace: TaskTrace,
+    records: Sequence[ToolCallRecord],
     *,
-    costs: CostControl,
+    model: str,
+    started_at: float,
+    is_resumed: bool,
+    engine: ToolEngine,
     permissions: Permissions,
-    registry: ToolRegistry,
 ) -> dict[str, Any]:
     """Build the trajectory of a task whose run has ended."""
-    answer, trace = parts.answer, parts.trace
     messages = answer.messages
-    records = sorted(parts.records, key=lambda record: (record.started_at, record.record_id))
-    calls = [_describe_call(record, permissions, registry) for record in records]
-    price = costs.find_model_price(parts.model)
+    records = sorted(records, key=lambda record: (record.started_at, record.record_id))
+    calls = [_describe_call(record, permissions, engine.registry) for record in records]
+    price = engine.costs.find_model_price(model)
     model_cost = None if price is None else price.cost_of(answer.usage)
-    ended_at = time.time()
     return {
-        **_identify(parts.task),
+        **_describe_task(task, model=model, started_at=started_at),
         "state": answer.state.value,
         "answer": answer.text,
         "reason": answer.reason,
@@ -70,13 +60,9 @@ def build_trajectory(
         "tools": _collect_tools(trace.requests),
         "usage": asdict(answer.usage),
         "cost": None if model_cost is None else model_cost + sum(call["cost"] for call in calls),
-        "currency": costs.prices.currency,
-        "model": parts.model,
+        "currency": engine.costs.prices.currency,
         "run_id": answer.run_id,
-        "started_at": parts.started_at,
-        "ended_at": ended_at,
-        "seconds": round(ended_at - parts.started_at, 3),
-        "is_resumed": parts.is_resumed,
+        "is_resumed": is_resumed,
         "requests": [_describe_request(entry, messages, price) for entry in trace.requests],
         "calls": calls,
         "refused_by_memory": [call["tool_call_id"] for call in calls if call["error_type"] == KNOWN_FAILURE],
@@ -86,15 +72,13 @@ def build_trajectory(
             "failed_calls": sum(not step.is_success for step in answer.steps),
             "prevented": sum(step.error_type == KNOWN_FAILURE for step in answer.steps),
         },
-        "ferrule_version": __version__,
     }
 
 
 def build_failure(task: BatchTask, error: BaseException, *, model: str, started_at: float) -> dict[str, Any]:
     """Build the trajectory of a task without a run: the program or its environment failed several times."""
-    ended_at = time.time()
     return {
-        **_identify(task),
+        **_describe_task(task, model=model, started_at=started_at),
         "state": FAILED,
         "answer": "",
         "reason": f"{type(error).__name__}: {error}",
@@ -103,11 +87,6 @@ def build_failure(task: BatchTask, error: BaseException, *, model: str, started_
         "tools": [],
         "usage": {},
         "cost": None,
-        "model": model,
-        "started_at": started_at,
-        "ended_at": ended_at,
-        "seconds": round(ended_at - started_at, 3),
-        "ferrule_version": __version__,
     }
 
 
@@ -115,28 +94,22 @@ def remove_secrets(trajectory: dict[str, Any], store: ToolKnowledgeStore) -> dic
     """Remove the secrets of the run, and everything that looks like a secret."""
     secrets = store.get_run_secrets(str(trajectory.get("run_id", "")))
     # The task's id is what the batch continues by, and its own name for it.
-    exempt = {
-        "id",
-        "digest",
-        "run_id",
-        "state",
-        "failure",
-        "usage",
-        "cost",
-        "totals",
-        "seconds",
-        "started_at",
-        "ended_at",
-    }
+    exempt = set("id digest run_id state failure usage cost totals seconds started_at ended_at".split())
     return {name: value if name in exempt else secrets.redact(value) for name, value in trajectory.items()}
 
 
-def _identify(task: BatchTask) -> dict[str, Any]:
+def _describe_task(task: BatchTask, *, model: str, started_at: float) -> dict[str, Any]:
+    ended_at = time.time()
     return {
         "id": task.id,
         "digest": task.digest,
         "task": task.task,
         "metadata": dict(task.metadata),
+        "model": model,
+        "started_at": started_at,
+        "ended_at": ended_at,
+        "seconds": round(ended_at - started_at, 3),
+        "ferrule_version": __version__,
     }
 
 

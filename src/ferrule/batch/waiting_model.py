@@ -101,7 +101,9 @@ class WaitingModel(ModelWrapper):
         try:
             entry.reply = await self._generate_with_retries(request, on_text, entry)
         except ModelError as error:
-            self._interrupt_if_permanent(error)
+            status = getattr(error.__cause__, "status_code", None)
+            if status in _NO_ACCESS or (status in _NOT_AVAILABLE and not self._has_replied):
+                self._interrupt(error_text(error))  # no other task would fare better
             if trace is not None:
                 trace.failure = classify_failure(error)
             raise
@@ -116,8 +118,11 @@ class WaitingModel(ModelWrapper):
         self, request: ModelRequest, on_text: TextSink | None, entry: RequestTrace
     ) -> ModelReply:
         while True:
-            self._check_budget()
-            await self._wait_for_server()
+            if self.max_cost is not None and self.cost >= self.max_cost:
+                self._interrupt("the budget is spent")
+            while (wait := self._resume_at - time.monotonic()) > 0:
+                self._exclude_time(wait)
+                await self._sleep(wait)
             started = time.monotonic()
             try:
                 reply = await self.model.generate(request, on_text)
@@ -129,15 +134,6 @@ class WaitingModel(ModelWrapper):
             self._failures, self._last_reply, self._has_replied = 0, time.monotonic(), True
             entry.seconds = time.monotonic() - started
             return reply
-
-    def _check_budget(self) -> None:
-        if self.max_cost is not None and self.cost >= self.max_cost:
-            self._interrupt("the budget is spent")
-
-    async def _wait_for_server(self) -> None:
-        while (wait := self._resume_at - time.monotonic()) > 0:
-            self._exclude_time(wait)
-            await self._sleep(wait)
 
     def _schedule_retry(self, failure: ModelUnavailable, started: float) -> None:
         """Let all tasks wait. Requests that failed together count as one failure."""
@@ -152,12 +148,6 @@ class WaitingModel(ModelWrapper):
         wait = wait_after(failure, self._failures, FIRST_WAIT, MAX_WAIT)
         self._resume_at = max(self._resume_at, now + wait)
         logger.info("model=<%s>, class=<%s>, wait=<%.2f> | sent again: %s", self.name, kind, wait, error_text(failure))
-
-    def _interrupt_if_permanent(self, error: ModelError) -> None:
-        """Interrupt the batch if no other task would fare better: a wrong key, no credit, an unknown model."""
-        status = getattr(error.__cause__, "status_code", None)
-        if status in _NO_ACCESS or (status in _NOT_AVAILABLE and not self._has_replied):
-            self._interrupt(error_text(error))
 
     def _interrupt(self, reason: str) -> None:
         if self.on_interrupt is not None:

@@ -8,11 +8,10 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -69,8 +68,16 @@ COMMANDS_OF_SERVERS: Final = ("ask", "call", "tools", "calls", "runs", "approval
 """The commands that also work with a server elsewhere."""
 
 
-class CommandGroup(TyperGroup):
-    """Commands whose errors, also errors of files, are printed as one line, with the exit code of wrong usage."""
+class _Commands(TyperGroup):
+    """The commands of `COMMANDS`, each imported when it is used; a list of them shows only their summaries.
+
+    Errors, also errors of files, are printed as one line, with the exit code of wrong usage.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = {name: TyperCommand(name, help=summary) for name, (_, summary) in COMMANDS.items()}
+        self._lists_summaries = False
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -81,17 +88,20 @@ class CommandGroup(TyperGroup):
             if error.filename is None:
                 raise
             message = f"{error.filename}: {error.strerror}."
+        return self._refuse(message)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, server = args[0], ctx.params.get("server")
+        if server is None and name in COMMANDS_OF_SERVERS and any(word.startswith("--server") for word in args):
+            self._refuse(f"--server comes first: ferrule --server URL {name} …")
+        if server is not None and name in COMMANDS and name not in COMMANDS_OF_SERVERS:
+            names = ", ".join(COMMANDS_OF_SERVERS)
+            self._refuse(f"{name!r} works without --server only. With it there are: {names}.")
+        return super().resolve_command(ctx, args)
+
+    def _refuse(self, message: str) -> NoReturn:
         print_error(f"ferrule: {message}")
         raise typer.Exit(EXIT_USAGE)
-
-
-class _Commands(CommandGroup):
-    """The commands of `COMMANDS`, each imported when it is used; a list of them shows only their summaries."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.commands = {name: TyperCommand(name, help=summary) for name, (_, summary) in COMMANDS.items()}
-        self._lists_summaries = False
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if self._lists_summaries or cmd_name not in COMMANDS:
@@ -144,7 +154,7 @@ def main() -> None:
         sys.argv = [f" {word}" if re.match(r"-[\d.(]", word) else word for word in sys.argv]
     try:
         try:
-            _choose_app(sys.argv[1:])()
+            app()
         finally:
             sys.stdout.flush()
     except SystemExit as end:
@@ -155,18 +165,6 @@ def main() -> None:
         if error.errno not in _OUTPUT_ERRORS:
             raise
         exit_without_output(error)
-
-
-def _choose_app(arguments: Sequence[str]) -> typer.Typer:
-    """Choose the commands for this machine, or for a server elsewhere."""
-    if not arguments or not arguments[0].startswith("--server"):
-        if arguments and arguments[0] in COMMANDS_OF_SERVERS and any(word.startswith("--server") for word in arguments):
-            print_error(f"ferrule: --server comes first: ferrule --server URL {arguments[0]} …")
-            sys.exit(EXIT_USAGE)
-        return app
-    from ferrule.cli.remote import remote_app
-
-    return remote_app
 
 
 def _print_version(is_requested: bool) -> None:
@@ -184,6 +182,7 @@ def set_global_options(
             "--config", "-c", help="The ferrule.toml to use; default: the nearest one in this folder or above."
         ),
     ] = None,
+    server: Annotated[str | None, typer.Option("--server", hidden=True)] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log to standard error.")] = False,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
@@ -199,4 +198,4 @@ def set_global_options(
     logging.getLogger("ferrule").setLevel(logging.DEBUG if verbose else logging.WARNING)
     from ferrule.cli.session import Session
 
-    context.obj = Session(config)
+    context.obj = Session(config, server=server)

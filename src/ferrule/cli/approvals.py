@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from ferrule.cli import printing
+from ferrule.cli.client import Client, client_of
 from ferrule.cli.session import (
     ArgumentPairs,
     AsJson,
@@ -21,22 +23,18 @@ from ferrule.cli.session import (
     parse_arguments,
     parse_since,
     run,
-    run_with_store,
 )
 from ferrule.cli.terminal import echo, indent_lines, print_error, show_control_characters
 from ferrule.core.content import as_text
 from ferrule.core.permission import Decision, Principal, PrincipalKind
 from ferrule.errors import CallError, SetupError
 from ferrule.library.library import UnifiedToolLibrary
-from ferrule.policy.approvals import Approval, ApprovalRequest, Approvals, ApprovalState, explain_state
+from ferrule.policy.approvals import Approval, ApprovalRequest, ApprovalState, explain_state
 from ferrule.policy.policy import find_rules_without_tools
 from ferrule.simulation import SimulationResult, SimulationRules, simulate
-from ferrule.store import ToolKnowledgeStore
 
 approvals_app = typer.Typer(help="See and decide what waits for your approval.", no_args_is_help=True)
 policy_app = typer.Typer(help="See which calls the policy allows.", no_args_is_help=True)
-
-MIN_ID_LENGTH = 4
 
 ApprovalId = Annotated[str, typer.Argument(help="The id of the request; its beginning is enough.")]
 Reason = Annotated[str, typer.Option("--reason", "-r", help="Why; the model is told the reason for a refusal.")]
@@ -55,27 +53,25 @@ def list_approvals(
     if state != "all" and state not in get_args(ApprovalState):
         fail(f"There is no state {state!r}. Write one of: {', '.join(get_args(ApprovalState))}, all.")
     selected: Any = None if state == "all" else state
-    requests, count = run_with_store(
-        context.obj, lambda store: Approvals(store).list_and_count(state=selected, limit=limit)
-    )
+    requests, count = client_of(context).list_approvals(selected, limit)
     if count > len(requests):
         print_error(f"ferrule: {count - len(requests):,} more are not shown. Show them with: --limit {count}")
-    if as_json:
-        printing.print_json(list(map(_describe_request, requests)))
-        return
-    printing.print_table(
-        ("approval", "since", "state", "who", "call", "arguments"),
-        [_request_row(request) for request in requests],
-        empty="Nothing waits for your approval." if state == "pending" else "There are no such requests.",
-        cut=(5, 4, 3),
-    )
+    columns: dict[str, str | Callable[[ApprovalRequest], object]] = {
+        "approval": lambda request: request.approval_id,
+        "since": lambda request: f"{datetime.fromtimestamp(request.created_at):%Y-%m-%d %H:%M}",
+        "state": lambda request: request.state,
+        "who": lambda request: request.principal,
+        "call": _call_name,
+        "arguments": lambda request: as_text(request.arguments),
+    }
+    empty = "Nothing waits for your approval." if state == "pending" else "There are no such requests."
+    printing.print_list(requests, columns, as_json=as_json, empty=empty, describe=_describe_request, cut=(5, 3))
 
 
 @approvals_app.command("show")
 def show_approval(context: typer.Context, approval_id: ApprovalId, as_json: AsJson = False) -> None:
     """Show a request: who wants to call what, why it asks, and who decided what."""
-    request = run_with_store(context.obj, lambda store: _find_request(Approvals(store), approval_id))
-    _print_request(request, as_json=as_json)
+    _print_request(client_of(context).find_approval(approval_id), as_json=as_json)
 
 
 @approvals_app.command("approve")
@@ -90,27 +86,23 @@ def approve(
 ) -> None:
     """Allow a call, as it is or with other arguments. It is made when its run continues or its caller repeats it."""
     edits = parse_arguments(arguments or (), None)
-    request = run_with_store(context.obj, lambda store: _decide_request(store, approval_id, True, reason, edits))
-    _print_request(request, as_json=as_json)
+    _decide_request(client_of(context), approval_id, reason, edits, allowed=True, as_json=as_json)
 
 
 @approvals_app.command("deny")
 def deny(context: typer.Context, approval_id: ApprovalId, reason: Reason = "", as_json: AsJson = False) -> None:
     """Refuse a call, or take back an approval that was not used yet."""
-    request = run_with_store(context.obj, lambda store: _decide_request(store, approval_id, False, reason, {}))
-    _print_request(request, as_json=as_json)
+    _decide_request(client_of(context), approval_id, reason, {}, allowed=False, as_json=as_json)
 
 
-async def _decide_request(
-    store: ToolKnowledgeStore, approval_id: str, allowed: bool, reason: str, edits: dict[str, Any]
-) -> ApprovalRequest:
-    """Record a decision; `edits` replace arguments of the request."""
-    approvals = Approvals(store)
-    request = await _find_request(approvals, approval_id)
+def _decide_request(
+    client: Client, approval_id: str, reason: str, edits: dict[str, Any], *, allowed: bool, as_json: bool
+) -> None:
+    """Record a decision, and print what follows; `edits` replace arguments of the request."""
+    request = client.find_approval(approval_id)
     arguments = {**request.arguments, **edits} if edits else None
-    return await approvals.record_decision(
-        request.approval_id, Approval(allowed=allowed, arguments=arguments, reason=reason)
-    )
+    decision = Approval(allowed=allowed, arguments=arguments, reason=reason)
+    _print_request(client.decide(request.approval_id, decision), as_json=as_json)
 
 
 @policy_app.command("explain")
@@ -162,30 +154,6 @@ async def _decide(session: Session, name: str, arguments: dict[str, Any] | None,
         for warning in find_rules_without_tools(engine.policy, engine.registry):
             print_error(f"ferrule: {warning} Compare its names with: ferrule tools list")
         return engine.permissions(principal).decide(tool, capability, arguments)
-
-
-async def _find_request(approvals: Approvals, approval_id: str) -> ApprovalRequest:
-    """Find the request with this id, or the only request whose id begins so."""
-    if len(approval_id) < MIN_ID_LENGTH:
-        raise SetupError(
-            f"Write at least {MIN_ID_LENGTH} characters of the id; `ferrule approvals list` shows the ids."
-        )
-    matches = [r for r in await approvals.list_requests(limit=10_000) if r.approval_id.startswith(approval_id)]
-    if len(matches) > 1:
-        raise SetupError(f"{len(matches)} requests begin with {approval_id!r}. Write more of the id.")
-    return matches[0] if len(matches) == 1 else await approvals.get(approval_id)
-
-
-def _request_row(request: ApprovalRequest) -> tuple[str, ...]:
-    since = f"{datetime.fromtimestamp(request.created_at):%Y-%m-%d %H:%M}"
-    return (
-        request.approval_id,
-        since,
-        request.state,
-        request.principal,
-        _call_name(request),
-        as_text(request.arguments),
-    )
 
 
 def _describe_request(request: ApprovalRequest) -> dict[str, Any]:

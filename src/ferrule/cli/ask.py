@@ -19,8 +19,9 @@ import typer
 
 from ferrule.agent import Agent, AgentAnswer, AgentState, Person, RunLimits
 from ferrule.cli import printing
+from ferrule.cli.client import AskOptions, client_of, describe_tools
 from ferrule.cli.runs import PlanTree, RunView, TerminalUser, print_waiting
-from ferrule.cli.session import AsJson, ModelName, Session, fail, run
+from ferrule.cli.session import EXIT_STOPPED, EXIT_WAITING, AsJson, ModelName, Session, fail, run
 from ferrule.cli.terminal import echo, print_error, read_line, terminal_elicitation
 from ferrule.config import AgentSection
 from ferrule.core.messages import Message
@@ -33,6 +34,8 @@ from ferrule.errors import FerruleError, SetupError
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory.conversation import DEFAULT_CONVERSATION
 from ferrule.models import Model, choose_model, close_model
+from ferrule.models.choose import KEYED_PROVIDERS
+from ferrule.models.keys import model_environment
 from ferrule.orchestrator import Orchestrator
 from ferrule.orchestrator.orchestrator import DEFAULT_CACHE_TTL
 from ferrule.orchestrator.small_talk import detect_small_talk, reply_to_small_talk
@@ -65,6 +68,7 @@ def ask(
         bool, typer.Option("--continue", help="Continue the conversation: the model sees the earlier questions.")
     ] = False,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Answer again, not from the cache.")] = False,
+    conversation: Annotated[str | None, typer.Option("--conversation", hidden=True)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the answer.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -75,9 +79,7 @@ def ask(
     Works without an API key, with the offline model. Exit codes: 0 answered, 2 wrong usage, 8 waiting for you,
     9 stopped without an answer, 130 stopped by Ctrl-C.
     """
-    run_question(
-        context.obj,
-        question,
+    options = AskOptions(
         model=model,
         strategy=strategy,
         tools=tools,
@@ -88,9 +90,12 @@ def ask(
         attach=attach or (),
         continues=continues,
         no_cache=no_cache,
+        conversation=conversation,
         quiet=quiet,
         as_json=as_json,
     )
+    local_only = ("model", "tools", "turns", "yes", "attach", "continues", "no_cache")
+    client_of(context, local_only=local_only).ask(question, options)
 
 
 def chat(context: typer.Context, model: ModelName = None, tools: OnlyTools = None) -> None:
@@ -155,7 +160,14 @@ def check_tools_exist(tools: list[str] | None, library: UnifiedToolLibrary) -> N
 
 
 def select_model(section: AgentSection, named: str | None) -> Model:
-    return choose_model(named or section.model)
+    """Choose the model that an option or the project names. Raises SetupError for a missing package or key."""
+    spec = named or section.model
+    if spec is not None and spec.partition(":")[0] in KEYED_PROVIDERS:
+        from ferrule.cli.models import explain_problem
+
+        if problem := explain_problem(spec, model_environment()):
+            raise SetupError(f"The model {spec!r} cannot be used: {problem}")
+    return choose_model(spec)
 
 
 MAX_ATTACHED_CHARACTERS = 1_000_000
@@ -193,12 +205,6 @@ def _read_pipe() -> str:
     return sys.stdin.read()
 
 
-async def _read_conversation(orchestrator: Orchestrator) -> list[Message]:
-    await orchestrator.memory.synchronize(DEFAULT_CONVERSATION)
-    return history_as_messages(await orchestrator.memory.create_snapshot(DEFAULT_CONVERSATION).turns())
-
-
-EXIT_WAITING, EXIT_STOPPED = 8, 9
 NEW_SERVER_TIMEOUT = 10.0
 """Seconds that a question waits for MCP servers that have never listed their actions."""
 
@@ -215,32 +221,20 @@ async def _wait_for_new_servers(engine: ToolEngine, *, quiet: bool) -> None:
             print_error("ferrule: an MCP server has not listed its actions yet, and the question does not wait for it.")
 
 
-def run_question(
-    session: Session,
-    question: str | None,
-    *,
-    model: str | None,
-    strategy: str | None,
-    tools: list[str] | None,
-    turns: int | None,
-    resume: str | None,
-    approve: bool | None,
-    yes: bool,
-    attach: Sequence[Path] = (),
-    continues: bool = False,
-    no_cache: bool = False,
-    quiet: bool,
-    as_json: bool,
-) -> None:
+def run_question(session: Session, question: str | None, options: AskOptions) -> None:
+    resume = options.resume
+    if options.conversation is not None:
+        fail("--conversation is for servers. Here, use --continue.")
     if question == "-":
         question = sys.stdin.read().strip()
+    elif question is None and resume is None:
+        question = _read_pipe().strip()
     elif question and resume is None:
-        question = add_attachments(question, attach)
+        question = add_attachments(question, options.attach)
     if not question and resume is None:
         fail('No question given. Try: ferrule ask "what is 2 + 2?"')
-    quiet = quiet or as_json
-    view, tree = RunView(question or "", quiet=quiet, stream=not as_json), PlanTree(quiet=quiet)
-
+    quiet = options.quiet or options.as_json
+    view, tree = RunView(question or "", quiet=quiet, stream=not options.as_json), PlanTree(quiet=quiet)
     run_ids = [resume] if resume else []
 
     def on_event(event: Any) -> None:
@@ -251,27 +245,33 @@ def run_question(
 
     async def command() -> AgentAnswer:
         section = session.config().agent
-        chosen = select_model(section, model)
+        chosen = select_model(section, options.model)
         view.shows_results = can_reason(chosen)
         engine = session.engine(on_elicit=terminal_elicitation(tree.hidden))
-        person = TerminalUser(read_line, yes=yes, hidden=tree.hidden, language=detect_language(question or ""))
+        person = TerminalUser(read_line, yes=options.yes, hidden=tree.hidden, language=detect_language(question or ""))
         try:
             async with UnifiedToolLibrary(engine=engine, hub=session.config().hub) as library:
                 built = build_orchestrator(
                     section,
                     library,
                     chosen,
-                    strategy=strategy,
-                    tools=tools,
-                    turns=turns,
+                    strategy=options.strategy,
+                    tools=options.tools,
+                    turns=options.turns,
                     person=person,
-                    no_cache=no_cache,
+                    no_cache=options.no_cache,
                 )
                 async with built as orchestrator:
                     await _wait_for_new_servers(engine, quiet=quiet)
                     if resume is not None:
-                        return await orchestrator.resume(resume, question or None, approvals=approve, on_event=on_event)
-                    history = await _read_conversation(orchestrator) if continues else ()
+                        return await orchestrator.resume(
+                            resume, question or None, approvals=options.approve, on_event=on_event
+                        )
+                    history: list[Message] = []
+                    if options.continues:
+                        await orchestrator.memory.synchronize(DEFAULT_CONVERSATION)
+                        snapshot = await orchestrator.memory.create_snapshot(DEFAULT_CONVERSATION).turns()
+                        history = history_as_messages(snapshot)
                     return await orchestrator.process_task(question or "", history=history, on_event=on_event)
         except (asyncio.CancelledError, FerruleError):
             if view.output_error is not None:
@@ -284,20 +284,16 @@ def run_question(
     result = run(
         command(), after_interrupt=lambda: f" Resume with: ferrule runs resume {run_ids[-1]}" if run_ids else ""
     )
-    if as_json:
+    if options.as_json:
         printing.print_json(result.to_dict())
     else:
-        _print_answer(result, view, quiet=quiet)
+        if result.state is not AgentState.WAITING:
+            view.finish(result.answer)
+        print_waiting(result, detect_language(result.question))
+        if result.cached and not options.quiet:
+            print_error("(This answer is from the cache; --no-cache asks again.)")
     if result.state is not AgentState.FINISHED:
         raise typer.Exit(EXIT_WAITING if result.state is AgentState.WAITING else EXIT_STOPPED)
-
-
-def _print_answer(result: AgentAnswer, view: RunView, *, quiet: bool) -> None:
-    if result.state is not AgentState.WAITING:
-        view.finish(result.answer)
-    print_waiting(result, detect_language(result.question))
-    if result.cached and not quiet:
-        print_error("(This answer is from the cache; --no-cache asks again.)")
 
 
 T = TypeVar("T")
@@ -348,10 +344,12 @@ class ChatSession:
         command = {
             "/tools": self._list_tools,
             "/history": self._show_history,
-            "/new": self._start_new_conversation,
         }.get(word)
         if command is not None:
             command()
+        elif word == "/new":
+            self._history = []
+            print_error("A new conversation.")
         elif word == "/model":
             self._change_model(rest.strip())
         elif word.startswith("/"):
@@ -395,16 +393,13 @@ class ChatSession:
         self._history = answer.messages
 
     def _list_tools(self) -> None:
-        printing.print_tools(sorted(self._library.engine.registry, key=lambda tool: tool.id), {})
+        engine = self._library.engine
+        printing.print_tools(describe_tools(engine, sorted(engine.registry, key=lambda tool: tool.id)))
 
     def _show_history(self) -> None:
         for message in self._history:
             if message["role"] in ("user", "assistant") and message.get("content"):
                 echo(f"{message['role']}: {message['content']}")
-
-    def _start_new_conversation(self) -> None:
-        self._history = []
-        print_error("A new conversation.")
 
     def _change_model(self, name: str) -> None:
         if name:

@@ -32,6 +32,7 @@ from ferrule.batch.tasks import check_tasks, read_tasks
 from ferrule.cli import printing
 from ferrule.cli.ask import check_tools_exist, select_model
 from ferrule.cli.session import (
+    EXIT_STOPPED,
     AsJson,
     Output,
     Session,
@@ -101,12 +102,20 @@ def run_batch(
     async def command() -> BatchResult:
         if on != LOCAL:
             parse_place(on)
+        try:
+            pairs = parse_pairs(resources or (), "--resource")
+            amounts = {name: float(amount) for name, amount in pairs.items()}
+        except ValueError as error:
+            raise SetupError(f"--resource takes NAME=AMOUNT, such as gpu=1: {error}.") from None
         config = session.config()
         total = check_tasks(tasks)
         waiting_model, price = build_model(config, settings)
         build_task_limits(config.agent, limits, price)
         if budget is not None and price is None:
-            raise SetupError(_explain_missing_price(waiting_model, "--budget"))
+            raise SetupError(
+                f"--budget needs the price of {waiting_model.name!r}. Write it into ferrule.toml: "
+                f'[prices.models."{waiting_model.name}"] with input and output, the prices of a million tokens.'
+            )
         backends = (
             open_local_backend(session, config, settings, waiting_model)
             if on == LOCAL
@@ -117,7 +126,7 @@ def run_batch(
                 on=on,
                 workers=workers,
                 concurrency=concurrency,
-                resources=_parse_resources(resources),
+                resources=amounts,
             )
         )
         async with backends as backend:
@@ -239,24 +248,8 @@ def report_batch(
     echo(f"Written: {path}")
 
 
-EXIT_STOPPED = 9
 PRINT_INTERVAL = 10.0
 """Seconds between lines of progress without a terminal."""
-
-
-def _parse_resources(pairs: list[str] | None) -> dict[str, float]:
-    """Parse `--resource NAME=AMOUNT`."""
-    try:
-        return {name: float(amount) for name, amount in parse_pairs(pairs or (), "--resource").items()}
-    except ValueError as error:
-        raise SetupError(f"--resource takes NAME=AMOUNT, such as gpu=1: {error}.") from None
-
-
-def _explain_missing_price(model: WaitingModel, option: str) -> str:
-    return (
-        f"{option} needs the price of {model.name!r}. Write it into ferrule.toml: "
-        f'[prices.models."{model.name}"] with input and output, the prices of a million tokens.'
-    )
 
 
 def _stop_on_signals(batch: Batch) -> None:
@@ -348,15 +341,13 @@ def _print_result(result: BatchResult, out: Path, *, as_json: bool) -> None:
 def _list_tasks(folder: Path, *, failed: bool, limit: int, as_json: bool) -> None:
     with BatchDirectory.open_existing(folder) as directory:
         rows = directory.list_tasks("state != 'finished'" if failed else "TRUE", "offset", limit)
-    if as_json:
-        printing.print_json([dict(zip(TASK_COLUMNS, row, strict=True)) for row in rows])
-        return
-    printing.print_table(
-        ("task", "state", "reason", "turns", "calls", "cost", "seconds"),
-        [list(map(format_task_value, row)) for row in rows],
-        empty="No task matches.",
-        cut=(0,),
-    )
+    titles = ("task", "state", "reason", "turns", "calls", "cost", "seconds")
+    columns: printing.Columns = {
+        title: lambda task, name=name: format_task_value(task[name])  # type: ignore[misc]
+        for title, name in zip(titles, TASK_COLUMNS, strict=True)
+    }
+    tasks = [dict(zip(TASK_COLUMNS, row, strict=True)) for row in rows]
+    printing.print_list(tasks, columns, as_json=as_json, empty="No task matches.", cut=(0,))
 
 
 def _show_trajectory(folder: Path, task_id: str, *, as_json: bool) -> None:

@@ -180,7 +180,7 @@ def serve(
         Path | None, typer.Option("--folder", help="Offer the project of this folder, as far as you trust it.")
     ] = None,
 ) -> None:
-    """Be an MCP server: offer the project's tools to the client that starts this, on standard input and output."""
+    """Serve the project's tools to the MCP client that starts this, on standard input and output."""
     from ferrule.library.library import UnifiedToolLibrary
     from ferrule.server.mcp import McpServer, ask_client
 
@@ -227,20 +227,14 @@ def list_servers(context: typer.Context, file: File = None, as_json: AsJson = Fa
     """List the servers, with what they offered when they were last connected. Starts none."""
     file = choose_file(context, file)
     report = McpFileSource(file).load()
-    if as_json:
-        servers, errors = map(_describe_server, report.tools), map(printing.problem_to_dict, report.errors)
-        printing.print_json({"servers": list(servers), "errors": list(errors)})
-    else:
-        printing.print_table(
-            ("server", "state", "actions", "how"),
-            [_server_row(tool) for tool in report.tools],
-            empty=f"No servers in {file}. Add one with: ferrule mcp add",
-            cut=(3,),
-        )
-        for error in report.errors:
-            print_error(f"ferrule: not loaded: {error}")
-    if report.errors:
-        raise typer.Exit(1)
+    columns: printing.Columns = {
+        "server": "name",
+        "state": lambda each: "off" if not each["enabled"] else "listed" if each["listed"] else "not listed yet",
+        "actions": lambda each: len(each["actions"]) if each["listed"] else "",
+        "how": "how",
+    }
+    servers, empty = list(map(_describe_server, report.tools)), f"No servers in {file}. Add one with: ferrule mcp add"
+    printing.print_report(("servers", servers), columns, report.errors, as_json=as_json, empty=empty, cut=(3,))
 
 
 @mcp_app.command("test")
@@ -333,12 +327,6 @@ def _describe_server(tool: Tool) -> dict[str, Any]:
     }
 
 
-def _server_row(tool: Tool) -> tuple[str, str, str, str]:
-    state = "off" if not tool.spec.enabled else "listed" if tool.spec.metadata["listed"] else "not listed yet"
-    count = str(len(tool.spec.capabilities)) if tool.spec.metadata["listed"] else ""
-    return tool.id, state, count, _transport_of(tool)
-
-
 def _transport_of(tool: Tool) -> str:
     config = tool.target
     assert isinstance(config, McpServerConfig)
@@ -383,7 +371,11 @@ def import_from_others(
             imported += import_servers(path, file, project=project, replace=force)
         except LoadError as error:
             problems.append(error)
-    _accept_imported(context, file, [each.name for each in imported if each.outcome in ("added", "replaced")])
+    if names := [each.name for each in imported if each.outcome in ("added", "replaced")]:
+        tools = {tool.id: tool.target for tool in McpFileSource(file).load().tools}
+        for name in names:  # the user has just imported these servers, and is not asked about them
+            if isinstance(config := tools.get(name), McpServerConfig):
+                accept_server(project_folder(context, file), name, config)
     if as_json:
         servers = [{"name": i.name, "from": str(i.path), "outcome": i.outcome, "note": i.note} for i in imported]
         printing.print_json({"servers": servers, "errors": [str(p) for p in problems]})
@@ -396,14 +388,6 @@ def import_from_others(
             echo("No servers of other programs were found. Name a file with --from.")
     if source is not None and problems:
         raise typer.Exit(EXIT_USAGE)
-
-
-def _accept_imported(context: typer.Context, file: Path, names: list[str]) -> None:
-    """Accept the servers that the user has just imported, without a further question."""
-    tools = {tool.id: tool.target for tool in McpFileSource(file).load().tools} if names else {}
-    for name in names:
-        if isinstance(config := tools.get(name), McpServerConfig):
-            accept_server(project_folder(context, file), name, config)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,8 +97,8 @@ def _list_keys(keys: StoredKeys, *, as_json: bool) -> None:
     if as_json:
         printing.print_json(places)
     else:
-        rows = [(variable, place) for variable, place in places.items()]
-        printing.print_table(("key", "stored in"), rows, empty="No key is stored. Store one: ferrule models key openai")
+        empty = "No key is stored. Store one: ferrule models key openai"
+        printing.print_table(("key", "stored in"), list(places.items()), empty=empty)
 
 
 def _variable_of(provider: str) -> str:

@@ -6,10 +6,12 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import typer
 
 from ferrule.catalog.validation.messages import describe_expected
 from ferrule.cli.terminal import echo, indent_lines, print_error, show_control_characters
@@ -19,10 +21,16 @@ from ferrule.core.messages import Message, text_of_message
 from ferrule.core.spec import JsonSchema, Tool, ToolCapability, parse_parameters
 from ferrule.engine import ToolEngine
 from ferrule.errors import LoadError
-from ferrule.store import CallStatistics, ToolCallRecord
+from ferrule.store import CallStatistics
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from ferrule.agent.run import Run
+
+T = TypeVar("T")
+Columns: TypeAlias = Mapping[str, str | Callable[[dict[str, Any]], object]]
+"""The columns of a table: the title of each, with the key or the function that finds its cells in JSON values."""
 
 # ---- parameters of an action without the secrets that a tool's file may contain
 
@@ -111,8 +119,37 @@ def format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def print_check_summary(valid: int, noun: str, problems: int) -> None:
-    print(f"{format_count(valid, noun)} valid, {format_count(problems, 'problem')}.")
+def print_check(noun: str, valid: Sequence[str], problems: Sequence[LoadError], *, as_json: bool) -> None:
+    """Print what was checked, and end the command with 1 if there are problems."""
+    if as_json:
+        print_json({f"{noun}s": valid, "errors": list(map(problem_to_dict, problems))})
+    else:
+        for error in problems:
+            echo(indent_lines(str(error)))
+        print(f"{format_count(len(valid), noun)} valid, {format_count(len(problems), 'problem')}.")
+    if problems:
+        raise typer.Exit(1)
+
+
+def print_report(
+    named: tuple[str, list[dict[str, Any]]],
+    columns: Columns,
+    problems: Sequence[LoadError],
+    *,
+    as_json: bool,
+    empty: str,
+    cut: Sequence[int],
+) -> None:
+    """Print what was loaded and what was not, and end the command with 1 if there are problems."""
+    name, entries = named
+    if as_json:
+        print_json({name: entries, "errors": list(map(problem_to_dict, problems))})
+    else:
+        print_list(entries, columns, as_json=False, empty=empty, cut=cut)
+        for error in problems:
+            print_error(f"ferrule: not loaded: {error}")
+    if problems:
+        raise typer.Exit(1)
 
 
 def problem_to_dict(error: LoadError) -> dict[str, Any]:
@@ -121,46 +158,64 @@ def problem_to_dict(error: LoadError) -> dict[str, Any]:
     return {"path": path, "line": error.line, "error": error.message, "hint": error.hint}
 
 
-def print_tools(listed: Sequence[Tool], unavailable: Mapping[Tool, str]) -> None:
+def describe_tool(tool: Tool, unavailable: str | None) -> dict[str, Any]:
+    """Describe a tool for lists and JSON; `unavailable` says why the tool cannot be called."""
+    spec = tool.spec
+    names = ("tool_id", "name", "description", "version", "category", "subcategory", "priority", "dependencies", "tags")
+    return {
+        **{name: getattr(spec, name) for name in (*names, "enabled", "unavailable_actions", "fingerprint")},
+        "unavailable": unavailable,
+        "needs": tool.needs or None,
+        "source": tool.source,
+        "origin": tool.origin,
+        "actions": [
+            {
+                "name": c.name,
+                "description": c.description,
+                "parameters": schema_without_secrets(c),
+                "examples": examples_without_secrets(c),
+            }
+            for c in spec.capabilities
+        ],
+    }
+
+
+def print_tools(tools: Sequence[Mapping[str, Any]]) -> None:
+    """Print tools as `describe_tool` or a server describes them, and what they need before they can be used."""
     print_table(
         ("tool", "description", "tags", "source"),
         [
             (
-                tool.id + _state_suffix(tool, unavailable),
-                first_sentence(tool.spec.description),
-                ", ".join(tool.spec.tags),
-                tool.source,
+                tool["tool_id"] + _state_suffix(tool),
+                first_sentence(tool["description"]),
+                ", ".join(tool["tags"]),
+                tool["source"],
             )
-            for tool in listed
+            for tool in tools
         ],
         empty="No tools here. Create a project with examples: ferrule init",
         cut=(1, 2),
         optional=(2,),
     )
-    for tool in listed:
-        if tool in unavailable and not tool.needs:
-            print_error(f"ferrule: {tool.id} is unavailable: {unavailable[tool]}")
-        for action, reason in tool.spec.unavailable_actions.items():
-            print_error(f"ferrule: the action {action} of {tool.id} is unavailable: {reason}")
-    _print_needs([tool for tool in listed if tool in unavailable and tool.needs])
-
-
-def _state_suffix(tool: Tool, unavailable: Mapping[Tool, str]) -> str:
-    if not tool.spec.enabled:
-        return " (disabled)"
-    return "" if tool not in unavailable else " (not set up)" if tool.needs else " (unavailable)"
-
-
-def _print_needs(waiting: Sequence[Tool]) -> None:
-    """Print what tools need before they can be used; tools with the same need share a line."""
-    by_need: dict[str, list[str]] = {}
-    for tool in waiting:
-        by_need.setdefault(tool.needs, []).append(tool.id)
+    by_need: dict[str, list[str]] = {}  # tools with the same need share a line
+    for tool in tools:
+        if tool.get("unavailable") and tool["needs"]:
+            by_need.setdefault(tool["needs"], []).append(tool["tool_id"])
+        elif tool.get("unavailable"):
+            print_error(f"ferrule: {tool['tool_id']} is unavailable: {tool['unavailable']}")
+        for action, reason in tool.get("unavailable_actions", {}).items():
+            print_error(f"ferrule: the action {action} of {tool['tool_id']} is unavailable: {reason}")
     if by_need and sys.stderr.isatty():
         print_error("")
     for needs, names in by_need.items():
         verb = "needs" if len(names) == 1 else "need"
         print_error(f"{', '.join(names)} {verb} {needs}")
+
+
+def _state_suffix(tool: Mapping[str, Any]) -> str:
+    if not tool.get("enabled", True):
+        return " (disabled)"
+    return "" if not tool.get("unavailable") else " (not set up)" if tool["needs"] else " (unavailable)"
 
 
 def print_tool(entry: Tool, engine: ToolEngine) -> None:
@@ -222,43 +277,38 @@ def _print_action(entry: Tool, capability: ToolCapability, engine: ToolEngine) -
         empty="  no parameters",
     )
     for example in examples_without_secrets(capability)[:3]:
-        typed = " ".join(_shell_argument(name, value) for name, value in example.items())
+        typed = " ".join(  # as in a shell
+            shlex.quote(f"{n}={v}" if isinstance(v, str) else f"{n}:={json.dumps(v, ensure_ascii=False)}")
+            for n, v in example.items()
+        )
         echo(f"  for example: ferrule call {spec.model_name(capability)} {typed}")
 
 
-def _shell_argument(name: str, value: Any) -> str:
-    """Write an argument as it is typed in a shell."""
-    if isinstance(value, str):
-        return shlex.quote(f"{name}={value}")
-    return shlex.quote(f"{name}:={json.dumps(value, ensure_ascii=False)}")
+CALL_COLUMNS: Columns = {
+    "when": lambda call: f"{datetime.fromisoformat(call['created_at']).astimezone():%Y-%m-%d %H:%M:%S}",
+    "tool": lambda call: " ".join(dict.fromkeys(filter(None, (call["tool_name"], call["action"])))),
+    "status": lambda call: (
+        call["status"] + (f" ({call['error_type']})" if call["error_type"] not in (None, "", call["status"]) else "")
+    ),
+    "took": lambda call: _format_duration(call["execution_time"]),
+    "caller": lambda call: call["caller_id"] or call["caller_type"],
+    "result": lambda call: _first_line(call["error"] or json.dumps(call["result"], ensure_ascii=False)),
+}
+"""The table of `ferrule calls`."""
 
 
-def format_called_action(tool_name: str, action: str | None) -> str:
-    return tool_name if action in (None, tool_name) else f"{tool_name} {action}"
-
-
-def format_status(status: str, error_type: str | None) -> str:
-    return status if error_type in (None, "", status) else f"{status} ({error_type})"
-
-
-def print_calls(records: Sequence[ToolCallRecord], *, empty: str) -> None:
-    print_table(
-        ("when", "tool", "status", "took", "caller", "what came of it"),
-        [
-            (
-                f"{r.created_at.astimezone():%Y-%m-%d %H:%M:%S}",
-                format_called_action(r.tool_name, r.action),
-                format_status(r.status, r.error_type),
-                _format_duration(r.execution_time),
-                r.caller_id or r.caller_type,
-                _first_line(r.error or json.dumps(r.result, ensure_ascii=False)),
-            )
-            for r in records
-        ],
-        empty=empty,
-        cut=(5, 1),
-        optional=(4, 3),
-    )
+def describe_run(run: Run, written_at: float | None) -> dict[str, Any]:
+    """Describe a run for lists and JSON."""
+    return {
+        "run_id": run.id,
+        "at": format_time(written_at),
+        "state": run.state.value,
+        "task": run.task,
+        "turns": run.turns,
+        "calls": len(run.steps),
+        "text": run.text,
+        "reason": run.reason,
+    }
 
 
 def print_statistics(summary: CallStatistics, costs: Mapping[str, float]) -> None:
@@ -285,6 +335,27 @@ def print_statistics(summary: CallStatistics, costs: Mapping[str, float]) -> Non
         empty="",
         cut=(7 if costs else 6,),
     )
+
+
+def print_list(
+    entries: Sequence[T],
+    columns: Mapping[str, str | Callable[[T], object]],
+    *,
+    as_json: bool,
+    empty: str,
+    describe: Callable[[T], object] | None = None,
+    cut: Sequence[int] = (),
+    optional: Sequence[int] = (),
+) -> None:
+    """Print a list as JSON, or as a table whose columns have a title and a key or function; see `print_table`."""
+    if as_json:
+        print_json(entries if describe is None else list(map(describe, entries)))
+        return
+    rows = []
+    for entry in entries:
+        cells = [entry[cell] if isinstance(cell, str) else cell(entry) for cell in columns.values()]  # type: ignore[index]
+        rows.append(["" if cell is None else str(cell) for cell in cells])
+    print_table(tuple(columns), rows, empty=empty, cut=cut, optional=optional)
 
 
 def print_table(

@@ -8,10 +8,11 @@ import platform
 import re
 import shlex
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -257,8 +258,7 @@ OPTIONAL_PACKAGES = {
 }
 
 
-@dataclass(kw_only=True)
-class DoctorCheck:
+class DoctorCheck(NamedTuple):
     """One line of `ferrule doctor`."""
 
     name: str
@@ -270,23 +270,20 @@ class DoctorCheck:
 async def run_checks(session: Session) -> list[DoctorCheck]:
     """Run every check; a failed one does not stop the others."""
     checks = [
-        DoctorCheck(name="ferrule", ok=True, finding=f"{__version__} at {sys.prefix}"),
-        DoctorCheck(name="python", ok=True, finding=f"{platform.python_version()} on {platform.system()}"),
+        DoctorCheck("ferrule", True, f"{__version__} at {sys.prefix}"),
+        DoctorCheck("python", True, f"{platform.python_version()} on {platform.system()}"),
         *(_check_package(name) for name in REQUIRED_PACKAGES),
         *(_check_package(name, *purpose) for name, purpose in OPTIONAL_PACKAGES.items()),
     ]
     try:
         engine = session.listing_engine()
     except FerruleError as error:
-        return [*checks, DoctorCheck(name="project", ok=False, finding=str(error))]
+        return [*checks, DoctorCheck("project", False, str(error))]
     if not session.is_trusted:
         finding, advice = "its folder is not trusted", "look at its files, then run: ferrule trust"
-        checks.append(DoctorCheck(name="project", ok=False, finding=finding, advice=advice))
+        checks.append(DoctorCheck("project", False, finding, advice))
     async with engine:
-        checks.append(_check_files(engine))
-        checks.append(_check_dependencies(engine))
-        checks.append(_check_bundled_tools(engine))
-        checks.append(_check_policy(engine))
+        checks += _check_tools(engine)
         checks.append(await _check_store(engine))
         checks += await _check_mcp_servers(engine)
     if session.is_trusted:
@@ -297,64 +294,40 @@ async def run_checks(session: Session) -> list[DoctorCheck]:
 
 
 def _check_package(name: str, extra: str = "", purpose: str = "") -> DoctorCheck:
-    """Check that a package is installed; a package of an extra need not be."""
+    """Check that a package is installed. The package of an extra is optional."""
     try:
-        return DoctorCheck(name=name, ok=True, finding=metadata.version(name))
+        return DoctorCheck(name, True, metadata.version(name))
     except metadata.PackageNotFoundError:
-        advice = f'{purpose}: pip install "ferrule[{extra}]"' if extra else f"pip install {name}"
-        return DoctorCheck(name=name, ok=bool(extra), finding="not installed", advice=advice)
+        if extra:
+            return DoctorCheck(name, True, "optional, not installed", f'{purpose}: pip install "ferrule[{extra}]"')
+        return DoctorCheck(name, False, "not installed", f"pip install {name}")
 
 
-def _check_files(engine: ToolEngine) -> DoctorCheck:
-    errors = engine.load_errors
-    advice = "see them with: ferrule tools validate" if errors else ""
-    return DoctorCheck(
-        name="tools", ok=not errors, finding=f"{len(engine.registry)}, {len(errors)} problems", advice=advice
-    )
+def _check_tools(engine: ToolEngine) -> Iterator[DoctorCheck]:
+    """Check files, dependencies, bundled tools and the policy.
 
-
-def _check_dependencies(engine: ToolEngine) -> DoctorCheck:
-    """Check that the tools that other tools depend on exist."""
-    unmet = [tool.id for tool in engine.registry.snapshot().unavailable if not tool.needs]
-    if not unmet:
-        return DoctorCheck(name="dependencies", ok=True, finding="every tool has the tools it needs")
-    finding = f"unavailable: {', '.join(unmet)}"
-    return DoctorCheck(name="dependencies", ok=False, finding=finding, advice="see why with: ferrule tools list")
-
-
-def _check_bundled_tools(engine: ToolEngine) -> DoctorCheck:
-    """Bundled tools that need a key, a package or a folder are listed, but are not a problem."""
-    waiting = [tool.id for tool in engine.registry.snapshot().unavailable if tool.needs]
-    if not waiting:
-        return DoctorCheck(name="bundled tools", ok=True, finding="all are set up")
-    return DoctorCheck(
-        name="bundled tools", ok=True, finding=f"not set up: {', '.join(waiting)}", advice="see: ferrule tools list"
-    )
-
-
-def _check_policy(engine: ToolEngine) -> DoctorCheck:
-    """Rules that match nothing are reported, but are not a problem: their tools may be added later."""
+    Bundled tools that are not set up, and rules that match nothing, are reported, but are no problem: a rule may be for
+    a tool that is added later.
+    """
+    errors, unavailable = engine.load_errors, engine.registry.snapshot().unavailable
+    finding = f"{len(engine.registry)}, {len(errors)} problems"
+    yield DoctorCheck("tools", not errors, finding, "see them with: ferrule tools validate" if errors else "")
+    unmet, waiting = ([tool.id for tool in unavailable if bool(tool.needs) is needs] for needs in (False, True))
+    finding = f"unavailable: {', '.join(unmet)}" if unmet else "every tool has the tools it needs"
+    yield DoctorCheck("dependencies", not unmet, finding, "see why with: ferrule tools list" if unmet else "")
+    finding = f"not set up: {', '.join(waiting)}" if waiting else "all are set up"
+    yield DoctorCheck("bundled tools", True, finding, "see: ferrule tools list" if waiting else "")
     unused = find_rules_without_tools(engine.policy, engine.registry)
-    return DoctorCheck(
-        name="policy",
-        ok=True,
-        finding=" ".join(unused) or "every rule matches a tool",
-        advice="compare its names with: ferrule tools list" if unused else "",
-    )
+    finding = " ".join(unused) or "every rule matches a tool"
+    yield DoctorCheck("policy", True, finding, "compare its names with: ferrule tools list" if unused else "")
 
 
 async def _check_store(engine: ToolEngine) -> DoctorCheck:
     try:
         total = (await engine.get_call_statistics()).total
-        return DoctorCheck(
-            name="store",
-            ok=True,
-            finding=f"{engine.store.location.display_name}, {printing.format_count(total, 'call')}",
-        )
     except (FerruleError, OSError) as error:
-        return DoctorCheck(
-            name="store", ok=False, finding=text_with_notes(error), advice="look at [store] url in ferrule.toml"
-        )
+        return DoctorCheck("store", False, text_with_notes(error), "look at [store] url in ferrule.toml")
+    return DoctorCheck("store", True, f"{engine.store.location.display_name}, {printing.format_count(total, 'call')}")
 
 
 async def _check_mcp_servers(engine: ToolEngine) -> list[DoctorCheck]:
@@ -366,15 +339,15 @@ async def _check_mcp_servers(engine: ToolEngine) -> list[DoctorCheck]:
         except (FerruleError, TimeoutError) as error:
             advice = f"see what it writes with: ferrule mcp test {tool.id}"
             finding = str(error) or f"it did not answer within {SERVER_TIMEOUT:g} s"
-            return DoctorCheck(name=f"mcp {tool.id}", ok=False, finding=finding, advice=advice)
+            return DoctorCheck(f"mcp {tool.id}", False, finding, advice)
         await engine.wait_for_pins(tool.id)
         finding, changes = f"answers after {seconds or 0:.3f} s", describe_changes(engine.registry.find_tool(tool.id))
         if not changes:
-            return DoctorCheck(name=f"mcp {tool.id}", ok=True, finding=finding)
+            return DoctorCheck(f"mcp {tool.id}", True, finding)
         finding += ". Not as you accepted it: "
         finding += "; ".join(f"{action or 'its instructions'} ({change})" for action, change in changes.items())
         advice = f"see it with: ferrule mcp diff {tool.id}. Accept it with: ferrule mcp accept {tool.id}"
-        return DoctorCheck(name=f"mcp {tool.id}", ok=False, finding=finding, advice=advice)
+        return DoctorCheck(f"mcp {tool.id}", False, finding, advice)
 
     servers = [tool for tool in engine.registry.snapshot() if tool.handler == "mcp"]
     return list(await asyncio.gather(*map(check, servers)))
@@ -385,21 +358,17 @@ async def _check_server(section: ServerSection) -> DoctorCheck:
     import httpx
 
     if importlib.util.find_spec("fastapi") is None:
-        return DoctorCheck(
-            name="server", ok=True, finding="not installed", advice='for ferrule serve: pip install "ferrule[server]"'
-        )
+        return DoctorCheck("server", True, "not installed", 'for ferrule serve: pip install "ferrule[server]"')
     address = f"http://{section.host}:{section.port}"
     try:
         async with httpx.AsyncClient(timeout=SERVER_TIMEOUT, trust_env=False) as client:
             ready = await client.get(f"{address}/readyz")
     except httpx.TransportError:
-        return DoctorCheck(name="server", ok=True, finding=f"does not run at {address}", advice="ferrule serve")
+        return DoctorCheck("server", True, f"does not run at {address}", "ferrule serve")
     if ready.status_code == 200:
-        return DoctorCheck(name="server", ok=True, finding=f"runs at {address} and is ready")
+        return DoctorCheck("server", True, f"runs at {address} and is ready")
     finding = f"{address} answers {ready.status_code}"
-    return DoctorCheck(
-        name="server", ok=False, finding=finding, advice="is it another program? See: ferrule serve --port"
-    )
+    return DoctorCheck("server", False, finding, "is it another program? See: ferrule serve --port")
 
 
 def _check_model(session: Session) -> DoctorCheck:
@@ -409,10 +378,8 @@ def _check_model(session: Session) -> DoctorCheck:
     problem = explain_problem(choice.spec, environ)
     finding = f"{choice.spec}, because {choice.reason}"
     if problem:
-        return DoctorCheck(
-            name="model", ok=False, finding=f"{finding}. It cannot answer: {problem}", advice=_MODEL_HELP
-        )
-    return DoctorCheck(name="model", ok=True, finding=finding, advice=_MODEL_HELP if choice.spec == "offline" else "")
+        return DoctorCheck("model", False, f"{finding}. It cannot answer: {problem}", _MODEL_HELP)
+    return DoctorCheck("model", True, finding, _MODEL_HELP if choice.spec == "offline" else "")
 
 
 async def _check_worker() -> DoctorCheck:
@@ -420,9 +387,7 @@ async def _check_worker() -> DoctorCheck:
     async with ToolEngine(without_tool_sources(ToolEngineConfig(auto_reload=False, builtin_tools=False))) as engine:
         engine.register(_make_probe_tool())
         result = await engine.execute("probe", timeout=20)
-    return DoctorCheck(
-        name="workers", ok=result.is_success, finding="start and answer" if result.is_success else result.text
-    )
+    return DoctorCheck("workers", result.is_success, "start and answer" if result.is_success else result.text)
 
 
 def _make_probe_tool() -> Tool:
@@ -468,14 +433,13 @@ def trust(
 ) -> None:
     """Trust a folder: let its Python files, skills, servers and settings be used."""
     if show_list:
-        records = list_trusted_folders()
-        if as_json:
-            printing.print_json([record.to_dict() for record in records])
-        else:
-            rows = [(str(record.folder), record.trusted_at or "") for record in records]
-            printing.print_table(("folder", "trusted at"), rows, empty="No folder is trusted.", cut=(0,))
+        records = [record.to_dict() for record in list_trusted_folders()]
+        columns = {"folder": "folder", "trusted at": "trusted_at"}
+        printing.print_list(records, columns, as_json=as_json, empty="No folder is trusted.", cut=(0,))
         return
-    config = _read_project_of(directory)
+    if directory is not None and not directory.is_dir():
+        fail(f"No such folder: {str(directory)!r}.")
+    config = read_project(directory) if directory is not None else Session(None).config_before_trust
     folder = config.root.resolve()
     if revoke:
         if not delete_folder_trust(folder):
@@ -489,18 +453,11 @@ def trust(
         echo("\n".join([f"no longer trusted: {folder}"] if revoke else [f"trusted: {folder}", *lines]))
 
 
-def _read_project_of(directory: Path | None) -> FerruleConfig:
-    """Read the configuration in a folder; without a folder, of the project that this folder belongs to."""
-    if directory is not None and not directory.is_dir():
-        fail(f"No such folder: {str(directory)!r}.")
-    return read_project(directory) if directory is not None else Session(None).config_before_trust
-
-
 def doctor(context: typer.Context, as_json: AsJson = False) -> None:
     """Check that everything works."""
     checks = run(run_checks(context.obj))
     if as_json:
-        printing.print_json([vars(check) for check in checks])
+        printing.print_json([check._asdict() for check in checks])
     else:
         for check in checks:
             echo(f"{'ok  ' if check.ok else 'BAD '} {check.name:<15} {indent_lines(check.finding)}")

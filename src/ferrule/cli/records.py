@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from ferrule.cli import printing
+from ferrule.cli.client import client_of
 from ferrule.cli.session import (
     AsJson,
     MaxCount,
@@ -40,29 +41,22 @@ def calls(
     context: typer.Context,
     tool: Annotated[str | None, typer.Option("--tool", help="Only calls of this tool.")] = None,
     conversation: Annotated[str | None, typer.Option("--conversation", help="Only calls of this conversation.")] = None,
+    principal: Annotated[
+        str | None, typer.Option("--principal", help="Only calls of this caller, such as token:ci.")
+    ] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Only calls that failed.")] = False,
     since: Annotated[str | None, typer.Option("--since", help="Only since: 10m, 2h, 7d, or a date.")] = None,
     limit: MaxCount = 20,
     as_json: AsJson = False,
 ) -> None:
     """Show the latest calls."""
-
-    records = run_with_store(
-        context.obj,
-        lambda store: store.query_call_records(
-            tool_name=tool,
-            conversation_id=conversation,
-            is_success=False if failed else None,
-            since=parse_since(since),
-            limit=limit,
-        ),
-    )
-    if as_json:
-        printing.print_json([record.to_dict() for record in records])
-        return
-    is_filtered = any(option is not None for option in (tool, conversation, since))
+    filters = {"tool_name": tool, "conversation_id": conversation, "principal": principal, "since": parse_since(since)}
+    more = {"is_success": False} if failed else {}
+    found = client_of(context, local_only=("failed",)).list_calls(limit, **filters, **more)
     empty = "No recorded call failed." if failed else printing.NO_CALLS
-    printing.print_calls(records, empty="No recorded call matches these options." if is_filtered else empty)
+    if any(value is not None for value in filters.values()):
+        empty = "No recorded call matches these options."
+    printing.print_list(found, printing.CALL_COLUMNS, as_json=as_json, empty=empty, cut=(5, 1), optional=(4, 3))
 
 
 def stats(
@@ -196,7 +190,9 @@ def show_costs(
             )
             for key, each in list(summaries.items())[:limit]
         ],
-        empty="Nothing with a price was called, and no model that counts tokens was asked.",
+        empty="No call of a tool had a price. Replies of models: ferrule costs --by model"
+        if by == "tool"
+        else "No costs are recorded.",
         cut=(0,),
     )
     if summaries:

@@ -31,6 +31,7 @@ from ferrule.agent.answer import (
 )
 from ferrule.agent.run import RUN_PREFIX, Run, lock_run
 from ferrule.cli import printing
+from ferrule.cli.client import AskOptions, client_of
 from ferrule.cli.session import AsJson, MaxCount, ModelName, Output, RunId, open_output, parse_since, run_with_store
 from ferrule.cli.terminal import echo, has_terminal, indent_lines, print_error, show_control_characters
 from ferrule.core.content import as_text
@@ -369,44 +370,28 @@ failures_app = typer.Typer(help="List and delete the failures stored from earlie
 @runs_app.command("list")
 def list_runs(context: typer.Context, limit: MaxCount = 20, as_json: AsJson = False) -> None:
     """List runs, the latest first."""
-
-    async def read(store: ToolKnowledgeStore) -> list[tuple[Run, float]]:
-        streams = list((await store.list_streams(RUN_PREFIX)).items())[:limit]
-        return [
-            (await Run.load_and_detect_interruption(stream.removeprefix(RUN_PREFIX), store), time)
-            for stream, time in streams
-        ]
-
-    runs = run_with_store(context.obj, read)
-    if as_json:
-        printing.print_json([_describe_run(entry, time) for entry, time in runs])
-        return
-    printing.print_table(
-        ("run", "when", "state", "turns", "steps", "task"),
-        [
-            (entry.id, f"{datetime.fromtimestamp(time):%Y-%m-%d %H:%M}", entry.state.value, str(entry.turns))
-            + (str(len(entry.steps)), single_line(entry.task))
-            for entry, time in runs
-        ],
-        empty='No runs yet. Ask something: ferrule ask "what is 2 + 2?"',
-        cut=(5,),
-    )
+    columns: printing.Columns = {
+        "run": "run_id",
+        "when": lambda each: f"{datetime.fromisoformat(each['at']).astimezone():%Y-%m-%d %H:%M}",
+        "state": "state",
+        "turns": "turns",
+        "steps": "calls",
+        "task": lambda each: single_line(each["task"]),
+    }
+    empty = 'No runs yet. Ask something: ferrule ask "what is 2 + 2?"'
+    printing.print_list(client_of(context).list_runs(limit), columns, as_json=as_json, empty=empty, cut=(5,))
 
 
 @runs_app.command("show")
 def show_run(context: typer.Context, run_id: RunId, as_json: AsJson = False) -> None:
     """Print the history of a run; with --json in OpenAI's message format."""
-
-    async def read(store: ToolKnowledgeStore) -> Run:
-        return await Run.load_and_detect_interruption(run_id, store)
-
-    inspected = run_with_store(context.obj, read)
+    inspected = client_of(context).find_run(run_id)
     if as_json:
-        printing.print_json(inspected.messages)
+        printing.print_json(inspected["messages"])
         return
-    printing.print_messages(inspected.messages)
-    echo(f"run: {inspected.state.value}" + (f" ({single_line(inspected.reason)})" if inspected.reason else ""))
-    if inspected.state is AgentState.INTERRUPTED:
+    printing.print_messages(inspected["messages"])
+    echo(f"run: {inspected['state']}" + (f" ({single_line(inspected['reason'])})" if inspected["reason"] else ""))
+    if inspected["state"] == AgentState.INTERRUPTED:
         echo(f"Resume with: ferrule runs resume {run_id}")
 
 
@@ -424,21 +409,8 @@ def resume_run(
     as_json: AsJson = False,
 ) -> None:
     """Resume a run that waits for you or was interrupted; finished calls are not repeated."""
-    from ferrule.cli.ask import run_question
-
-    run_question(
-        context.obj,
-        answer,
-        model=model,
-        strategy=None,
-        tools=None,
-        turns=None,
-        resume=run_id,
-        approve=approve,
-        yes=yes,
-        quiet=quiet,
-        as_json=as_json,
-    )
+    options = AskOptions(model=model, resume=run_id, approve=approve, yes=yes, quiet=quiet, as_json=as_json)
+    client_of(context, local_only=("model", "yes")).ask(answer, options)
 
 
 @runs_app.command("export")
@@ -488,21 +460,19 @@ def list_failures(context: typer.Context, tool: OfTool = None, as_json: AsJson =
         return history.patterns(tool)
 
     patterns = run_with_store(context.obj, read)
-    if as_json:
-        printing.print_json(
-            [{**asdict(pattern), "last_at": printing.format_time(pattern.last_at)} for pattern in patterns]
-        )
-        return
-    printing.print_table(
-        ("tool", "action", "failure", "parameters", "what helped", "count", "last"),
-        [
-            (p.tool_id, p.action, p.failure_class, ", ".join(p.parameters), p.what_helped or "")
-            + (f"{p.count:.3g}", f"{datetime.fromtimestamp(p.last_at):%m-%d}")
-            for p in patterns
-        ],
-        empty="No failures are stored.",
-        cut=(3, 4),
-    )
+    columns: printing.Columns = {
+        "tool": "tool_id",
+        "action": "action",
+        "failure": "failure_class",
+        "parameters": lambda each: ", ".join(each["parameters"]),
+        "what helped": "what_helped",
+        "count": lambda each: f"{each['count']:.3g}",
+        "last": lambda each: f"{datetime.fromisoformat(each['last_at']):%m-%d}",
+    }
+    failures = [
+        {**asdict(p), "last_at": printing.format_time(p.last_at), "what_helped": p.what_helped} for p in patterns
+    ]
+    printing.print_list(failures, columns, as_json=as_json, empty="No failures are stored.", cut=(3, 4))
 
 
 @failures_app.command("forget")
@@ -510,19 +480,6 @@ def forget_failures(context: typer.Context, tool: OfTool = None) -> None:
     """Delete the stored failures of one tool, or of all."""
     count = run_with_store(context.obj, lambda store: FailureHistory(store).forget(tool))
     echo(f"{printing.format_count(count, 'failure')} deleted.")
-
-
-def _describe_run(entry: Run, time: float) -> dict[str, Any]:
-    return {
-        "run_id": entry.id,
-        "at": printing.format_time(time),
-        "state": entry.state.value,
-        "task": entry.task,
-        "turns": entry.turns,
-        "calls": len(entry.steps),
-        "text": entry.text,
-        "reason": entry.reason,
-    }
 
 
 @tasks_app.command("from-runs")

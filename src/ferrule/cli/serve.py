@@ -362,20 +362,19 @@ def list_tokens(context: typer.Context, as_json: AsJson = False) -> None:
     from ferrule.server.tokens import Tokens
 
     tokens = run_with_store(context.obj, lambda store: Tokens(store).list_tokens())
-    if as_json:
-        printing.print_json([token.to_dict() for token in tokens])
-        return
-    printing.print_table(
-        ("name", "roles", "tools", "most", "tenant", "a minute", "at once", "created", "state"),
-        [
-            (token.name, ", ".join(sorted(token.roles)), ", ".join(sorted(token.tools or ["all"])))
-            + (token.max_effect, token.tenant or "-", *_describe_token_limits(token))
-            + (f"{datetime.fromtimestamp(token.created_at):%Y-%m-%d}", _describe_token_state(token))
-            for token in tokens
-        ],
-        empty="There are no tokens. Create one with: ferrule tokens new NAME",
-        cut=(2,),
-    )
+    columns: dict[str, str | Callable[[AccessToken], object]] = {
+        "name": lambda token: token.name,
+        "roles": lambda token: ", ".join(sorted(token.roles)),
+        "tools": lambda token: ", ".join(sorted(token.tools or ["all"])),
+        "most": lambda token: token.max_effect,
+        "tenant": lambda token: token.tenant or "-",
+        "a minute": lambda token: "-" if token.calls_per_minute is None else f"{token.calls_per_minute:g}",
+        "at once": lambda token: "-" if token.max_concurrent is None else token.max_concurrent,
+        "created": lambda token: f"{datetime.fromtimestamp(token.created_at):%Y-%m-%d}",
+        "state": _describe_token_state,
+    }
+    empty = "There are no tokens. Create one with: ferrule tokens new NAME"
+    printing.print_list(tokens, columns, as_json=as_json, empty=empty, describe=lambda token: token.to_dict(), cut=(2,))
 
 
 @tokens_app.command("revoke")
@@ -390,13 +389,6 @@ def revoke_token(context: typer.Context, name: Annotated[str, typer.Argument(hel
 
     run_with_store(context.obj, revoke)
     echo(f"Token {name!r} is revoked.")
-
-
-def _describe_token_limits(token: AccessToken) -> tuple[str, str]:
-    """Format how many calls are allowed a minute, and at the same time."""
-    limits = (token.calls_per_minute, token.max_concurrent)
-    minute, at_once = ("-" if limit is None else f"{limit:g}" for limit in limits)
-    return minute, at_once
 
 
 def _describe_token_state(token: AccessToken) -> str:

@@ -57,7 +57,7 @@ from ferrule.telemetry.tracing import Tracing, start_tracing
 T = TypeVar("T")
 
 DEFAULT_MCP_FILE = "mcp.json"
-EXIT_USAGE = 2
+EXIT_USAGE, EXIT_WAITING, EXIT_STOPPED = 2, 8, 9
 EXIT_CODES = {
     EXECUTION_ERROR: 1,
     VALIDATION_ERROR: 2,
@@ -75,8 +75,14 @@ EXIT_CODES = {
 class Session:
     """The project a command works on."""
 
-    def __init__(self, config_path: Path | None, *, accepted_servers: frozenset[str] | None = None) -> None:
-        """`accepted_servers`: the servers of `mcp.json` that may be started, if that was decided before."""
+    def __init__(
+        self, config_path: Path | None, *, accepted_servers: frozenset[str] | None = None, server: str | None = None
+    ) -> None:
+        """`accepted_servers`: the servers of `mcp.json` that may be started, if that was decided before.
+
+        `server` is the address of a server elsewhere, whose project is used in place of the one here.
+        """
+        self.server = server
         self._path, self._accepted_servers = config_path, accepted_servers
         self.tracing: Tracing | None = None
         """Sends the traces of the engine; None if that is not configured."""
@@ -84,6 +90,8 @@ class Session:
     @cached_property
     def config_before_trust(self) -> FerruleConfig:
         """Return the configuration, whether the folder is trusted or not: only for where the files are."""
+        if self.server is not None:
+            fail("This works without --server only.")
         return FerruleConfig.read(self._path) if self._path is not None else FerruleConfig.find(Path.cwd())
 
     @cached_property
@@ -286,8 +294,14 @@ def parse_arguments(pairs: Sequence[str], params: str | None) -> dict[str, Any]:
     """Parse the arguments of a call. Pairs override `--params`."""
     arguments = _read_params(params) if params is not None else {}
     for pair in pairs:
-        name, sign, value = _split_argument(pair)
-        arguments[name] = _parse_json(value, f"{name}:=") if sign == ":=" else value
+        name, equals, value = pair.partition("=")
+        if not equals or not name.rstrip(":"):
+            hint = " For a JSON object, use --params." if pair.startswith("{") else ""
+            raise SetupError(f"An argument is written name=value, or name:=JSON; {pair!r} is neither.{hint}")
+        if name.endswith(":"):
+            arguments[name[:-1]] = _parse_json(value, f"{name}=")
+        else:
+            arguments[name] = value
     return arguments
 
 
@@ -300,14 +314,6 @@ def parse_pairs(values: Sequence[str], option: str) -> dict[str, str]:
             raise SetupError(f"{option} takes NAME=VALUE, not {pair!r}.")
         pairs[name] = value
     return pairs
-
-
-def _split_argument(pair: str) -> tuple[str, str, str]:
-    name, equals, value = pair.partition("=")
-    if not equals or not name.rstrip(":"):
-        hint = " For a JSON object, use --params." if pair.startswith("{") else ""
-        raise SetupError(f"An argument is written name=value, or name:=JSON; {pair!r} is neither.{hint}")
-    return (name[:-1], ":=", value) if name.endswith(":") else (name, "=", value)
 
 
 def _read_params(params: str) -> dict[str, Any]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ferrule.cli import printing
-from ferrule.cli.printing import examples_without_secrets, schema_without_secrets
+from ferrule.cli.client import CallOptions, client_of
 from ferrule.cli.session import (
     ActionName,
     ApprovalOfCall,
@@ -22,17 +21,12 @@ from ferrule.cli.session import (
     exit_on_failure,
     fail,
     parse_arguments,
-    run,
 )
-from ferrule.cli.terminal import ProgressLine, echo, indent_lines, print_error, terminal_elicitation
-from ferrule.config import FerruleConfig
-from ferrule.core.call import ToolExecutionContext, ToolExecutionResult
-from ferrule.core.spec import Tool, ToolType, listing_order
-from ferrule.engine import ToolEngine
+from ferrule.cli.terminal import print_error
+from ferrule.core.spec import Tool, ToolType
 from ferrule.kinds.skill.directory import SkillsDirectory, find_skill_file, skill_folders
 from ferrule.kinds.skill.folder import SkillFolder
 from ferrule.kinds.skill.strict_validation import validate_skill
-from ferrule.library.library import UnifiedToolLibrary
 
 tools_app = typer.Typer(help="List, show, search and check tools.", no_args_is_help=True)
 
@@ -56,27 +50,14 @@ def call(
     6 not permitted, 8 waits for approval, 130 stopped by Ctrl-C.
     """
 
-    whole_output: bytes | None = None
-
-    async def command() -> ToolExecutionResult:
-        nonlocal whole_output
-        values = parse_arguments(arguments or (), params)
-        line = ProgressLine(enabled=not as_json)
-        engine = context.obj.engine(on_elicit=terminal_elicitation(line.hidden), tool_name=name)
-        async with UnifiedToolLibrary(engine=engine, hub=context.obj.config().hub) as library:
-            with line:
-                call_context = ToolExecutionContext(caller_type="direct", caller_id="cli", approval_id=approval)
-                outcome = await library.execute(
-                    name, values, call_context, action=action, timeout=timeout, on_progress=line.progress
-                )
-            artifact = outcome.metadata.get("artifact_id")
-            whole_output = engine.get_artifact(artifact) if artifact else None
-            return outcome
-
-    result = run(command())
+    options = CallOptions(action=action, timeout=timeout, approval=approval, shows_progress=not as_json)
+    values = parse_arguments(arguments or (), params)
+    result, described, whole_output = client_of(context, local_only=("output",)).call(name, values, options)
     if output is not None:
-        _write_content(result, output)
-    printing.print_json(result.to_dict()) if as_json else printing.print_result(result, whole_output)
+        data = next((d for part in result.content if (d := getattr(part, "data", None)) is not None), None)
+        output.write_bytes(data if data is not None else result.text.encode())
+        print_error(f"ferrule: wrote {output}")
+    printing.print_json(described) if as_json else printing.print_result(result, whole_output)
     exit_on_failure(result)
 
 
@@ -91,19 +72,15 @@ def list_tools(
     as_json: AsJson = False,
 ) -> None:
     """List the tools."""
-
-    async def command() -> tuple[list[Tool], dict[Tool, str]]:
-        async with context.obj.listing_engine() as engine:
-            await engine.wait_for_pins()
-            tools = engine.registry.by_tag(*tag) if tag else list(engine.registry)
-            tools = [t for t in tools if source in (None, t.source) and _is_in_category(t, category)]
-            return sorted(tools, key=listing_order), _unavailable_reasons(engine)
-
-    tools, unavailable = run(command())
-    if as_json:
-        printing.print_json([_describe_tool(tool, unavailable) for tool in tools])
-    else:
-        printing.print_tools(tools, unavailable)
+    tags = {each.casefold() for each in tag or ()}
+    tools = [
+        tool
+        for tool in client_of(context, local_only=("category",)).list_tools()
+        if (not tags or tags & {each.casefold() for each in tool["tags"]})
+        and source in (None, tool["source"])
+        and (category is None or category in (tool["category"], f"{tool['category']}/{tool['subcategory']}"))
+    ]
+    printing.print_json(tools) if as_json else printing.print_tools(tools)
 
 
 @tools_app.command("show")
@@ -111,18 +88,7 @@ def show_tool(
     context: typer.Context, name: Annotated[str, typer.Argument(help="The tool.")], as_json: AsJson = False
 ) -> None:
     """Show a tool in detail."""
-
-    async def command() -> None:
-        async with context.obj.listing_engine() as engine:
-            await engine.wait_for_pins()
-            tools = engine.registry.candidates(name) or [engine.registry.find_tool(name)]
-            for tool in tools:
-                if as_json:
-                    printing.print_json(_describe_tool(tool, _unavailable_reasons(engine)))
-                else:
-                    printing.print_tool(tool, engine)
-
-    run(command())
+    client_of(context).show_tool(name, as_json=as_json)
 
 
 @tools_app.command("search")
@@ -132,21 +98,11 @@ def search_tools(
     as_json: AsJson = False,
 ) -> None:
     """Find tools by words in their names, tags and descriptions; with the extra `semantic` by meaning too."""
-
-    async def command() -> list[Tool]:
-        async with context.obj.listing_engine() as engine:
-            await engine.wait_for_pins()
-            from ferrule.catalog.search import RegistryIndex
-
-            index, text = RegistryIndex(engine.registry, engine.store.vectors), " ".join(words)
-            await index.prepare(text)
-            return [hit.tool for hit in index.search(text, 20)]
-
-    tools = run(command())
+    tools = client_of(context).search_tools(" ".join(words))
     if as_json:
-        printing.print_json([_describe_tool(tool, {}) for tool in tools])
+        printing.print_json(tools)
     elif tools:
-        printing.print_tools(tools, {})
+        printing.print_tools(tools)
     else:
         fail(f"No tool matches {' '.join(words)!r}. List all tools: ferrule tools list", code=1)
 
@@ -167,71 +123,11 @@ def validate_tools(
         fail(f"No such folder or file: {str(path)!r}.")
     from ferrule.cli.project import check_path, check_project
 
-    report = check_path(path) if path is not None else check_project(_require_project(context.obj))
-    if as_json:
-        problems = [printing.problem_to_dict(error) for error in report.errors]
-        printing.print_json({"tools": [tool.id for tool in report.tools], "errors": problems})
-    else:
-        for error in report.errors:
-            echo(indent_lines(str(error)))
-        printing.print_check_summary(len(report.tools), "tool", len(report.errors))
-    if report.errors:
-        raise typer.Exit(1)
-
-
-def _require_project(session: Session) -> FerruleConfig:
-    config = session.config()
-    if config.path is None:
+    config = context.obj.config() if path is None else None
+    if config is not None and config.path is None:
         fail("No ferrule.toml here. Name the folder to check: ferrule tools validate tools")
-    return config
-
-
-def _unavailable_reasons(engine: ToolEngine) -> dict[Tool, str]:
-    now = engine.registry.snapshot()
-    return {tool: now.why_unavailable(tool) or "" for tool in now.unavailable}
-
-
-def _is_in_category(tool: Tool, category: str | None) -> bool:
-    if category is None:
-        return True
-    name, _, subcategory = category.partition("/")
-    return str(tool.spec.category) == name and subcategory in ("", tool.spec.subcategory)
-
-
-def _describe_tool(tool: Tool, unavailable: Mapping[Tool, str]) -> dict[str, Any]:
-    spec = tool.spec
-    return {
-        "tool_id": spec.tool_id,
-        "name": spec.name,
-        "description": spec.description,
-        "version": spec.version,
-        "category": spec.category,
-        "subcategory": spec.subcategory,
-        "priority": spec.priority,
-        "dependencies": spec.dependencies,
-        "tags": spec.tags,
-        "enabled": spec.enabled,
-        "unavailable": unavailable.get(tool),
-        "unavailable_actions": spec.unavailable_actions,
-        "source": tool.source,
-        "origin": tool.origin,
-        "fingerprint": spec.fingerprint,
-        "actions": [
-            {
-                "name": c.name,
-                "description": c.description,
-                "parameters": schema_without_secrets(c),
-                "examples": examples_without_secrets(c),
-            }
-            for c in spec.capabilities
-        ],
-    }
-
-
-def _write_content(result: ToolExecutionResult, path: Path) -> None:
-    data = next((d for part in result.content if (d := getattr(part, "data", None)) is not None), None)
-    path.write_bytes(data if data is not None else result.text.encode())
-    print_error(f"ferrule: wrote {path}")
+    report = check_project(config) if config is not None else check_path(path)  # type: ignore[arg-type]
+    printing.print_check("tool", [tool.id for tool in report.tools], report.errors, as_json=as_json)
 
 
 skills_app = typer.Typer(help="See and check the skills of a project.", no_args_is_help=True)
@@ -245,20 +141,16 @@ def list_skills(
 ) -> None:
     """List the skills. Python files are run."""
     report = SkillsDirectory(*([directory] if directory is not None else _project_skill_folders(context.obj))).load()
-    if as_json:
-        skills, errors = map(_describe_skill, report.tools), map(printing.problem_to_dict, report.errors)
-        printing.print_json({"skills": list(skills), "errors": list(errors)})
-    else:
-        printing.print_table(
-            ("skill", "description", "actions", "tools it may use", "where"),
-            [_skill_row(tool) for tool in report.tools],
-            empty="There are no skills here. A skill is a folder with a SKILL.md in it, in skills/.",
-            cut=(1, 3, 4),
-        )
-        for error in report.errors:
-            print_error(f"ferrule: not loaded: {error}")
-    if report.errors:
-        raise typer.Exit(1)
+    skills = list(map(_describe_skill, report.tools))
+    columns: printing.Columns = {
+        "skill": "name",
+        "description": lambda skill: printing.first_sentence(skill["description"]),
+        "actions": lambda skill: "SKILL.md" if skill["kind"] == "folder" else ", ".join(skill["actions"]),
+        "tools it may use": lambda skill: " ".join(skill["allowed_tools"]),
+        "where": "origin",
+    }
+    empty = "There are no skills here. A skill is a folder with a SKILL.md in it, in skills/."
+    printing.print_report(("skills", skills), columns, report.errors, as_json=as_json, empty=empty, cut=(1, 3, 4))
 
 
 @skills_app.command("validate")
@@ -276,17 +168,8 @@ def validate_skills(
         folders = [folder for path in _project_skill_folders(context.obj) for folder in _find_skills(path)]
     results = {folder: validate_skill(folder) for folder in folders}
     problems = [error for errors in results.values() for error in errors]
-    valid = [folder for folder, errors in results.items() if not errors]
-    if as_json:
-        printing.print_json(
-            {"skills": [str(folder) for folder in valid], "errors": [printing.problem_to_dict(e) for e in problems]}
-        )
-    else:
-        for error in problems:
-            echo(indent_lines(str(error)))
-        printing.print_check_summary(len(valid), "skill", len(problems))
-    if problems:
-        raise typer.Exit(1)
+    valid = [str(folder) for folder, errors in results.items() if not errors]
+    printing.print_check("skill", valid, problems, as_json=as_json)
 
 
 def _project_skill_folders(session: Session) -> list[Path]:
@@ -313,15 +196,3 @@ def _describe_skill(tool: Tool) -> dict[str, Any]:
         "digest": tool.target.digest if isinstance(tool.target, SkillFolder) else "",
         "origin": tool.origin,
     }
-
-
-def _skill_row(tool: Tool) -> tuple[str, str, str, str, str]:
-    description = _describe_skill(tool)
-    actions = "SKILL.md" if description["kind"] == "folder" else ", ".join(description["actions"])
-    return (
-        tool.id,
-        printing.first_sentence(tool.spec.description),
-        actions,
-        " ".join(description["allowed_tools"]),
-        tool.origin,
-    )

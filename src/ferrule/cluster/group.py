@@ -98,7 +98,9 @@ class WorkerGroup:
         finally:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
-            self._cancel_superfluous_starts()
+            # Workers that are not needed any more and wait for resources: Ray might add a node for them.
+            while self._starting and (len(self._starting) - 1) * self._slots >= len(self._waiting):
+                self._starting.pop().cancel()
 
     def _use_slot(self, worker: RemoteWorker) -> None:
         worker.load += 1
@@ -132,11 +134,6 @@ class WorkerGroup:
             task = asyncio.create_task(self._start_worker())
             self._starting.append(task)
             task.add_done_callback(self._on_start_end)
-
-    def _cancel_superfluous_starts(self) -> None:
-        """Cancel workers that are not needed any more and wait for resources: Ray might add a node for them."""
-        while self._starting and (len(self._starting) - 1) * self._slots >= len(self._waiting):
-            self._starting.pop().cancel()
 
     async def _start_worker(self) -> None:
         if self._failed_starts:  # the next one would die of the same cause

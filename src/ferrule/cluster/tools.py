@@ -20,7 +20,7 @@ from ferrule.cluster.actor import WorkChannel
 from ferrule.cluster.connection import connect
 from ferrule.cluster.group import WorkerGroup
 from ferrule.cluster.remote_worker import WorkerLost
-from ferrule.core.call import Invocation, Progress, ToolExecutionContext, ToolExecutionResult
+from ferrule.core.call import Invocation, ToolExecutionContext, ToolExecutionResult
 from ferrule.core.content import Output, unwrap_reported_result
 from ferrule.core.schema import read_function
 from ferrule.core.spec import Tool, ToolCapability, ToolSpec
@@ -206,7 +206,7 @@ class FunctionService:
             capability=ToolCapability(name=request.action, description=""),
             params={},
             context=ToolExecutionContext(),
-            report=partial(_report, channel),
+            report=lambda progress: channel.report(encode_message(ProgressReport(0, progress))),
             call_tool=partial(_ask_caller, channel),
         )
         try:
@@ -223,10 +223,6 @@ class FunctionService:
 
 async def open_function_service() -> FunctionService:
     return FunctionService()
-
-
-def _report(channel: WorkChannel, progress: Progress) -> None:
-    channel.report(encode_message(ProgressReport(0, progress)))
 
 
 async def _ask_caller(

@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 from ferrule.agent import RunLimits
 from ferrule.batch.compare import sign_test
 from ferrule.batch.local import LocalBackend
+from ferrule.batch.tasks import BatchTask
 from ferrule.batch.waiting_model import WaitingModel
 from ferrule.core.model import Model
 from ferrule.engine import ToolEngineConfig
@@ -59,11 +60,6 @@ class Rate:
     def share(self) -> float:
         return self.passed / self.trials if self.trials else 0.0
 
-    @classmethod
-    def of(cls, passed: int, trials: int) -> Rate:
-        low, high = wilson_interval(passed, trials)
-        return cls(passed=passed, trials=trials, low=low, high=high)
-
     def __str__(self) -> str:
         return f"{self.share:.0%} ({self.passed}/{self.trials}, 95 %: {self.low:.0%} to {self.high:.0%})"
 
@@ -98,7 +94,9 @@ class EvaluationResult:
 
     def rate(self, configuration: str, task: str | None = None) -> Rate:
         trials = self.select(configuration, task)
-        return Rate.of(sum(trial.is_passed for trial in trials), len(trials))
+        passed = sum(trial.is_passed for trial in trials)
+        low, high = wilson_interval(passed, len(trials))
+        return Rate(passed=passed, trials=len(trials), low=low, high=high)
 
     def reliable_share(self, configuration: str) -> float:
         """Return the share of tasks that passed in every repetition (tau-bench's pass^k)."""
@@ -204,7 +202,8 @@ class Evaluator:
                     name="evaluation",
                 )
                 run_id = f"{self._prefix}-{name}-{task.id}-{repetition}"
-                trajectory = await backend.run_task(task.to_batch_task(), run_id, may_exist=False)
+                batch_task = BatchTask(id=task.id, task=task.task, tools=task.tools, metadata=task.metadata)
+                trajectory = await backend.run_task(batch_task, run_id, may_exist=False)
                 judge = model if self._suite.judge is None else self._choose(self._suite.judge)
                 run = CheckedRun(trajectory=trajectory, caller=library, judge=judge, environment=environment)
                 problems = [problem for check in task.checks if (problem := await find_problem(check, run)) is not None]
@@ -231,11 +230,6 @@ class Evaluator:
             yield self._library
             return
         async with UnifiedToolLibrary(ToolEngineConfig(tools_directory=NO_FOLDER, builtin_tools=False)) as library:
-            library.register(*_tools_of(environment))
+            names = [n for n in dir(environment) if not n.startswith("_") and n not in ("reset", "check_state")]
+            library.register(*(method for name in names if callable(method := getattr(environment, name))))
             yield library
-
-
-def _tools_of(environment: Environment) -> list[Callable[..., Any]]:
-    """Return the public methods of an environment."""
-    names = [name for name in dir(environment) if not name.startswith("_") and name not in ("reset", "check_state")]
-    return [method for name in names if callable(method := getattr(environment, name))]

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from ferrule.batch.tasks import BatchTask
 from ferrule.errors import SetupError, error_text
 from ferrule.evaluation.checks import CHECKS
 
@@ -49,9 +48,6 @@ class SuiteTask(_SuiteModel):
             if len(check) != 1 or next(iter(check)) not in CHECKS:
                 raise ValueError(f"a check has one of the keys {', '.join(CHECKS)}, not {sorted(check)}")
         return checks
-
-    def to_batch_task(self) -> BatchTask:
-        return BatchTask(id=self.id, task=self.task, tools=self.tools, metadata=self.metadata)
 
 
 class SuiteConfiguration(_SuiteModel):

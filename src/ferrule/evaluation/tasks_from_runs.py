@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
-from typing import Any
 
 from ferrule.agent.run import RUN_PREFIX, Run
 from ferrule.batch.tasks import BatchTask, hash_task
@@ -26,25 +25,19 @@ async def read_tasks_from_runs(
         if run.state.value not in states or not run.task.strip() or digest in questions:
             continue
         questions.add(digest)
-        yield BatchTask(id=digest, task=run.task, tools=_used_tools(run) or None, metadata=_describe_end(run))
+        steps = [step for step in run.steps if step.tool_id not in _CONTROL_TOOLS]
+        metadata = {
+            "run_id": run.id,
+            "state": run.state.value,
+            "answer": run.text,
+            "turns": run.turns,
+            "calls": len(run.steps),
+            "last_results": {step.tool_id: step.text for step in steps if step.is_success},
+        }
+        tools = tuple(dict.fromkeys(step.tool_id for step in steps)) or None
+        yield BatchTask(id=digest, task=run.task, tools=tools, metadata=metadata)
 
 
 def normalize_question(text: str) -> str:
     """Remove what may differ between equal questions: case, spaces and the sign at the end."""
     return re.sub(r"\s+", " ", text).strip().rstrip("?？.。!！ ").casefold()
-
-
-def _used_tools(run: Run) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(step.tool_id for step in run.steps if step.tool_id not in _CONTROL_TOOLS))
-
-
-def _describe_end(run: Run) -> dict[str, Any]:
-    last = {step.tool_id: step.text for step in run.steps if step.is_success and step.tool_id not in _CONTROL_TOOLS}
-    return {
-        "run_id": run.id,
-        "state": run.state.value,
-        "answer": run.text,
-        "turns": run.turns,
-        "calls": len(run.steps),
-        "last_results": last,
-    }

@@ -68,7 +68,11 @@ class RecordedModel:
     def take_recorded_reply(self, request: ModelRequest) -> ModelReply | None:
         """Return the next recorded reply to this request, if any."""
         exchanges = self._remaining.get(_digest(_request_fields(request, self._redaction)))
-        return _decode_reply(exchanges.pop(0).reply) if exchanges else None
+        if not exchanges:
+            return None
+        recorded = exchanges.pop(0).reply
+        calls = tuple(ToolCall(**call) for call in recorded["tool_calls"])
+        return ModelReply(**{**recorded, "tool_calls": calls, "usage": Usage(**recorded["usage"])})
 
 
 class RecordingModel(ModelWrapper):
@@ -97,17 +101,13 @@ class RecordingModel(ModelWrapper):
         # Before the model answers: the list of messages is the caller's, and grows.
         fields = _request_fields(request, self._redaction)
         reply = await self.model.generate(request, on_text)
-        self._append_exchange(
-            RecordedExchange(key=_digest(fields), request=fields, reply=self._redaction.redact(asdict(reply)))
-        )
-        return reply
-
-    def _append_exchange(self, exchange: RecordedExchange) -> None:
+        exchange = RecordedExchange(key=_digest(fields), request=fields, reply=self._redaction.redact(asdict(reply)))
         self._path.parent.mkdir(parents=True, exist_ok=True)
         # The file is replaced with the first reply, and not before: a model that fails must not destroy a recording.
         with self._path.open("ab" if self._appends else "wb") as file:
             file.write(encode_json(asdict(exchange)) + b"\n")
         self._appends = True
+        return reply
 
 
 def _request_fields(request: ModelRequest, redaction: Redaction) -> dict[str, Any]:
@@ -124,11 +124,6 @@ def _request_fields(request: ModelRequest, redaction: Redaction) -> dict[str, An
 
 def _digest(value: Any) -> str:
     return sha256(encode_json(value, sort_keys=True)).hexdigest()[:16]
-
-
-def _decode_reply(fields: dict[str, Any]) -> ModelReply:
-    calls = tuple(ToolCall(**call) for call in fields["tool_calls"])
-    return ModelReply(**{**fields, "tool_calls": calls, "usage": Usage(**fields["usage"])})
 
 
 def _read_recording(path: Path) -> list[RecordedExchange]:
