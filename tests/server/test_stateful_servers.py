@@ -12,7 +12,8 @@ import httpx2
 import pytest
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
-from mcp.types import ElicitResult
+from mcp.types import CreateMessageResult, ElicitResult, ListRootsResult, Root, TextContent
+from pydantic import FileUrl
 
 from ferrule import UnifiedToolLibrary
 from ferrule.core.call import Progress
@@ -33,7 +34,7 @@ SERVER = '''
 import asyncio
 from pathlib import Path
 from mcp.server.mcpserver import Context, MCPServer
-from mcp.types import CallToolResult, TextContent
+from mcp.types import CallToolResult, SamplingMessage, TextContent
 from pydantic import BaseModel
 
 server = MCPServer("counter", log_level="ERROR")
@@ -66,9 +67,13 @@ async def work(path: str, context: Context) -> str:
 
 @server.tool()
 async def greet(context: Context) -> str:
-    """Ask for a name."""
+    """Ask for a name, the model and the folders."""
+    await context.info("asking")
     answer = await context.elicit("Who are you?", Name)
-    return f"hello {answer.data.name}" if answer.action == "accept" else answer.action
+    message = SamplingMessage(role="user", content=TextContent(type="text", text="Greet."))
+    said = await context.session.create_message([message], max_tokens=9, related_request_id=context.request_id)
+    roots = (await context.session.list_roots()).roots
+    return f"{said.content.text} {answer.data.name} in {roots[0].uri}"
 
 @server.tool()
 async def fail() -> CallToolResult:
@@ -195,15 +200,35 @@ async def test_a_call_has_its_outcome_on_every_server(folder: Path, monkeypatch:
 async def test_progress_questions_and_cancellation_pass_until_the_server_with_the_process_dies(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    logs = list[Any]()
+
     async def say_name(context: Any, params: Any) -> ElicitResult:
         return ElicitResult(action="accept", content={"name": "Ada"})
+
+    async def say_hello(context: Any, params: Any) -> CreateMessageResult:
+        return CreateMessageResult(role="assistant", content=TextContent(type="text", text="hello"), model="test")
+
+    async def list_roots(context: Any) -> ListRootsResult:
+        return ListRootsResult(roots=[Root(uri=FileUrl("file:///ada"))])
+
+    async def log(params: Any) -> None:
+        logs.append(params.data)
+
+    options: dict[str, Any] = {
+        "elicitation_callback": say_name,
+        "sampling_callback": say_hello,
+        "list_roots_callback": list_roots,
+        "logging_callback": log,
+    }
 
     async with serve(folder, monkeypatch) as (first, second):
         await first.count()
         for mode in ("legacy", "auto"):
-            async with second.mcp(mode, elicitation_callback=say_name) as client:
+            level = {"log_level": "info"} if mode == "auto" else {}
+            async with second.mcp(mode, **options, **level) as client:
                 greeting: Any = await client.call_tool("counter__greet", {})
-                assert greeting.content[0].text == "hello Ada", greeting
+                assert greeting.content[0].text == "hello Ada in file:///ada", greeting
+        assert logs == ["asking"] * 2
         path, reports = folder / "found", list[Progress]()
         call = asyncio.create_task(
             second.library.execute("counter", {"path": str(path)}, action="work", on_progress=reports.append)
