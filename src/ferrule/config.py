@@ -173,8 +173,16 @@ class ServerSection(_Section):
     trusted_proxies: list[str] = []
     """Addresses of proxies whose forwarded headers are believed."""
     internal_url: str | None = None
-    """Where the other servers of the store reach this one, such as `http://10.0.0.5:8321`; none: the address and port
-    that it listens on."""
+    """Where the other servers of the store reach the internal listener, such as `http://10.0.0.5`; none: the address
+    that it listens on. Without a port, the port that it listens on."""
+    internal_host: str | None = None
+    """The address that the internal listener for the other servers of the store listens on; none: `host`, unless
+    HTTPS is served without an `internal_url`."""
+    internal_port: int = Field(default=0, ge=0, le=65_535)
+    """The port of the internal listener; 0: any that is free. Each further worker has the next one that is free."""
+    internal_secrets: list[str] = []
+    """By which the servers of a store know each other, one or two: each server asks with the first, and accepts both.
+    Without any, each server makes its own and stores it."""
     max_body_size: int = 16 * 1024 * 1024
     """Of a request, in bytes."""
     models: list[str] = []
@@ -194,6 +202,13 @@ class ServerSection(_Section):
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
             raise ValueError(f"must be scheme, host and port, such as http://10.0.0.5:8321, not {url!r}")
         return url.rstrip("/")
+
+    @field_validator("internal_secrets")
+    @classmethod
+    def _check_internal_secrets(cls, values: list[str]) -> list[str]:
+        if len(values) > 2 or not all(re.fullmatch(r"[A-Za-z0-9_-]{32,}", each) for each in values):
+            raise ValueError("must be one or two texts of at least 32 letters, digits, - and _")
+        return values
 
     def virtual_server(self, name: str) -> VirtualServerSection:
         """Return the selection of this name. Raises SetupError for an unknown name."""

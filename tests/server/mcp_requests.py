@@ -62,11 +62,41 @@ def increment() -> str:
 
 server.run("stdio")
 """
+WRITER = """
+import asyncio
+from pathlib import Path
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("writer", log_level="ERROR")
+
+@server.tool()
+def write(path: str, text: str) -> str:
+    \"\"\"Write a line.\"\"\"
+    with open(path, "a") as file:
+        file.write(text + "\\n")
+    return "written"
+
+@server.tool()
+async def wait_for(path: str) -> str:
+    \"\"\"Wait for a file.\"\"\"
+    Path(path + ".started").touch()
+    try:
+        while not Path(path).exists():
+            await asyncio.sleep(0.01)  # looks again
+    except asyncio.CancelledError:
+        Path(path + ".cancelled").touch()
+        raise
+    return "found"
+
+server.run("stdio")
+"""
 
 
-def add_counters(project: Project, python: list[str], *names: str) -> None:
-    """Let the project have stateful MCP servers that count, each in one process for all servers of the project."""
-    script = project.folder / "counter.py"
-    script.write_text(COUNTER)
-    entry = {"command": python[0], "args": [*python[1:], str(script)], "stateful": True, "trusted": True}
-    (project.folder / "mcp.json").write_text(json.dumps({"mcpServers": dict.fromkeys(names, entry)}))
+def add_stateful_servers(project: Project, python: list[str], **programs: str) -> None:
+    """Let the project have stateful MCP servers, each in one process for all servers of the project."""
+    entries = {}
+    for name, program in programs.items():
+        script = project.folder / f"{name}.py"
+        script.write_text(program)
+        entries[name] = {"command": python[0], "args": [*python[1:], str(script)], "stateful": True, "trusted": True}
+    (project.folder / "mcp.json").write_text(json.dumps({"mcpServers": entries}))

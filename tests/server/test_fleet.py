@@ -1,6 +1,7 @@
 """Servers on one Postgres store behind a balancer: any of them answers any request, whatever was killed."""
 
 import json
+import signal
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -23,8 +24,16 @@ from ferrule.store import ToolKnowledgeStore
 from ferrule.store.channel import MAX_PAYLOAD, pack_messages
 from tests.server.application import serve
 from tests.server.balancing import balance
-from tests.server.mcp_requests import OLDER_HEADERS, add_counters, open_session, read_result, send
-from tests.server.serving import Project, RunningServer, mcp_call
+from tests.server.mcp_requests import (
+    COUNTER,
+    OLDER_HEADERS,
+    WRITER,
+    add_stateful_servers,
+    open_session,
+    read_result,
+    send,
+)
+from tests.server.serving import Project, RunningServer, call, mcp_call
 from tests.support.processes import forwarded_python
 from tests.support.waiting import until, until_sync
 
@@ -80,7 +89,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, postgres_cluster: str) -> It
     project.environment["XDG_STATE_HOME"] = str(folder / "state")
     token = project.create_token("root", "--role", "admin")
     with forwarded_python() as python:
-        add_counters(project, python, "counter", "far_counter")
+        add_stateful_servers(project, python, counter=COUNTER, far_counter=COUNTER, left=WRITER, stopped=WRITER)
         with project.serve() as first, project.serve() as second, balance([first.url, second.url]) as balancer:
             yield Fleet(project, database, first, second, balancer, token)
 
@@ -390,12 +399,56 @@ def test_a_stateful_mcp_server_on_a_server_out_of_reach_is_neither_started_again
         assert database.execute(owners).fetchall() == [("far",)]
         # A server with a lease lives, although nobody listens at its address: the address may be wrong.
         lease("server:far", json.dumps({**address, "machine": socket.gethostname()}))
-        until_sync(lambda: "nobody listens" in call().text)
+        until_sync(lambda: "ConnectError" in call().text)
         assert call().status_code == 503
         database.execute("UPDATE leases SET expires_at = 1 WHERE owner = 'far:1:1'")
         assert call().json()["output"] == {"result": "count 1"}
 
 
-def knows(client: httpx.Client, server: str) -> bool:
+def test_a_call_ends_on_the_server_with_the_process_when_the_server_that_took_it_is_killed(fleet: Fleet) -> None:
+    path = fleet.project.folder / "left"
+    with fleet.project.serve() as third, fleet.client(third) as other, fleet.client(fleet.first) as one:
+        arguments = {"path": str(path.with_name("left.txt")), "text": "here"}
+        until_sync(lambda: knows(one, "left", "write") and knows(other, "left", "write"))
+        assert call(one, "left__write", arguments).json()["is_success"]
+
+        def wait() -> None:
+            with suppress(httpx.TransportError):
+                call(other, "left__wait_for", {"path": str(path)})
+
+        waiting = in_thread(wait)
+        until_sync(Path(f"{path}.started").exists)
+        third.process.kill()
+        until_sync(Path(f"{path}.cancelled").exists)
+        waiting()
+
+
+def test_a_server_that_was_stopped_beyond_its_lease_makes_no_call_when_it_goes_on(fleet: Fleet) -> None:
+    lines = fleet.project.folder / "lines.txt"
+    with fleet.project.serve() as third, fleet.client(third) as owner, fleet.client(fleet.second) as other:
+
+        def write(client: httpx.Client, text: str, **options: float) -> dict[str, Any]:
+            arguments = {"path": str(lines), "text": text}
+            return dict(call(client, "stopped__write", arguments, **options).json())
+
+        until_sync(lambda: knows(owner, "stopped", "write") and knows(other, "stopped", "write"))
+        assert write(owner, "by the owner")["is_success"]
+        assert write(other, "by the owner for another")["is_success"]
+        third.process.send_signal(signal.SIGSTOP)
+        try:
+            assert write(other, "while it is stopped", timeout=1)["error_type"] == "timeout"
+            until_sync(lambda: write(other, "by the next owner", timeout=2).get("is_success"))
+        finally:
+            third.process.send_signal(signal.SIGCONT)
+        assert write(owner, "by the next owner for it")["is_success"]
+    assert lines.read_text().splitlines() == [
+        "by the owner",
+        "by the owner for another",
+        "by the next owner",
+        "by the next owner for it",
+    ]
+
+
+def knows(client: httpx.Client, server: str, action: str = "increment") -> bool:
     listed, shown = client.get("/v1/tools").text, client.get(f"/v1/tools/{server}").text
-    return f"{server}__increment" in listed or "increment" in shown
+    return f"{server}__{action}" in listed or action in shown

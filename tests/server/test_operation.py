@@ -15,7 +15,15 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.server.mcp_requests import OLDER_HEADERS, add_counters, open_session, read_result, send
+from ferrule.server.listening import bind_internal_port
+from tests.server.mcp_requests import (
+    COUNTER,
+    OLDER_HEADERS,
+    add_stateful_servers,
+    open_session,
+    read_result,
+    send,
+)
 from tests.server.serving import MCP_HEADERS, MCP_META, Project, RunningServer, mcp_call, read_events
 from tests.support.waiting import until_sync
 
@@ -267,7 +275,7 @@ async def process_id() -> int:
     return os.getpid()
 '''
     (tmp_path / "tools" / "process_id.py").write_text(code)
-    add_counters(project, [sys.executable], "counter")
+    add_stateful_servers(project, [sys.executable], counter=COUNTER)
     token = project.create_token("short-lived")
 
     def call(server: RunningServer) -> httpx.Response:
@@ -325,6 +333,13 @@ def test_several_workers_finish_what_they_have_begun_and_take_no_new_connection(
         found.touch()
         assert calling.result(60).json()["output"] == {"result": "found"}
         assert server.process.wait(60) == 0
+
+
+def test_each_worker_has_an_internal_port() -> None:
+    with bind_internal_port("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with bind_internal_port("127.0.0.1", port) as second:
+            assert port < second.getsockname()[1]
 
 
 def test_a_wrong_internal_url_is_explained(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,19 @@ import httpx2
 import pytest
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
-from mcp.types import ElicitResult
+from mcp.types import CreateMessageResult, ElicitResult, ListRootsResult, Root, TextContent
+from pydantic import FileUrl
 
 from ferrule import UnifiedToolLibrary
 from ferrule.core.call import Progress
 from ferrule.engine.config import ToolEngineConfig
 from ferrule.kinds.mcp.relay import ask_client
 from ferrule.server.app import create_app
-from ferrule.server.listening import PrivatelyServedApp
+from ferrule.server.listening import InternalListener
 from ferrule.server.mcp.http import VirtualServer
+from ferrule.server.tokens import Tokens
 from ferrule.store.servers import list_servers
+from tests.server.mcp_requests import OLDER_HEADERS, OPENING
 from tests.support.processes import forwarded_python
 from tests.support.waiting import time_out_after_start, until
 
@@ -31,7 +34,7 @@ SERVER = '''
 import asyncio
 from pathlib import Path
 from mcp.server.mcpserver import Context, MCPServer
-from mcp.types import CallToolResult, TextContent
+from mcp.types import CallToolResult, SamplingMessage, TextContent
 from pydantic import BaseModel
 
 server = MCPServer("counter", log_level="ERROR")
@@ -64,9 +67,13 @@ async def work(path: str, context: Context) -> str:
 
 @server.tool()
 async def greet(context: Context) -> str:
-    """Ask for a name."""
+    """Ask for a name, the model and the folders."""
+    await context.info("asking")
     answer = await context.elicit("Who are you?", Name)
-    return f"hello {answer.data.name}" if answer.action == "accept" else answer.action
+    message = SamplingMessage(role="user", content=TextContent(type="text", text="Greet."))
+    said = await context.session.create_message([message], max_tokens=9, related_request_id=context.request_id)
+    roots = (await context.session.list_roots()).roots
+    return f"{said.content.text} {answer.data.name} in {roots[0].uri}"
 
 @server.tool()
 async def fail() -> CallToolResult:
@@ -86,13 +93,18 @@ server.run("stdio")
 class Site:
     """One server: an application with its library, and where it is served."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, store: str, secrets: Sequence[str]) -> None:
         config = ToolEngineConfig(tools_directory=str(folder / "tools"), mcp_file=str(folder / "mcp.json"))
-        self.library = UnifiedToolLibrary(config, store=f"sqlite:///{folder}/calls.db", on_elicit=ask_client)
+        self.library = UnifiedToolLibrary(config, store=f"sqlite:///{folder}/{store}.db", on_elicit=ask_client)
         self.socket = folder / f"{name}.sock"
-        plain = VirtualServer(tools=["counter"], plain_names=True)
-        app = create_app(self.library, is_open=True, private_socket=self.socket, virtual_servers={"plain": plain})
-        self._app = PrivatelyServedApp(app, self.socket, grace_seconds=5)
+        app = create_app(
+            self.library,
+            is_open=True,
+            private_socket=self.socket,
+            virtual_servers={"plain": VirtualServer(tools=["counter"], plain_names=True)},
+            internal_secrets=secrets,
+        )
+        self._app = InternalListener(app, self.socket, grace_seconds=5)
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator["Site"]:
@@ -107,8 +119,10 @@ class Site:
             messages.put_nowait({"type": "lifespan.shutdown"})
             await task
 
-    def http(self) -> httpx.AsyncClient:
-        transport = httpx.AsyncHTTPTransport(uds=str(self.socket))
+    def http(self, *, is_internal: bool = True) -> httpx.AsyncClient:
+        """A client of the internal listener, or of the public one."""
+        transport: Any = httpx.AsyncHTTPTransport(uds=str(self.socket))
+        transport = transport if is_internal else httpx.ASGITransport(self._app)
         return httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60)
 
     @asynccontextmanager
@@ -145,10 +159,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @asynccontextmanager
-async def serve(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Site, Site]]:
+async def serve(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    store: str = "calls",
+    secrets: tuple[Sequence[str], Sequence[str]] = ((), ()),
+) -> AsyncIterator[tuple[Site, Site]]:
     """Two servers, of which the first has the process."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-    async with Site(folder, "first").run() as first, Site(folder, "second").run() as second:
+    sites = [Site(folder, name, store, own) for name, own in zip(("first", "second"), secrets, strict=True)]
+    async with sites[0].run() as first, sites[1].run() as second:
         for site in (first, second):
             await site.library.engine.wait_for_discovery("counter")
         yield first, second
@@ -160,7 +181,6 @@ async def test_a_call_has_its_outcome_on_every_server(folder: Path, monkeypatch:
         for site in (first, second):
             await site.library.engine.store.flush()
         assert len(await first.library.engine.query_call_records()) == 3, "a forwarded call is recorded once"
-        await check_that_clients_are_refused(first)
         async with second.http() as http:  # several calls in one request
             calls = [{"tool": "counter", "action": "increment"}] * 2
             results = (await http.post("/v1/calls", json={"calls": calls})).json()["results"]
@@ -180,15 +200,35 @@ async def test_a_call_has_its_outcome_on_every_server(folder: Path, monkeypatch:
 async def test_progress_questions_and_cancellation_pass_until_the_server_with_the_process_dies(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    logs = list[Any]()
+
     async def say_name(context: Any, params: Any) -> ElicitResult:
         return ElicitResult(action="accept", content={"name": "Ada"})
+
+    async def say_hello(context: Any, params: Any) -> CreateMessageResult:
+        return CreateMessageResult(role="assistant", content=TextContent(type="text", text="hello"), model="test")
+
+    async def list_roots(context: Any) -> ListRootsResult:
+        return ListRootsResult(roots=[Root(uri=FileUrl("file:///ada"))])
+
+    async def log(params: Any) -> None:
+        logs.append(params.data)
+
+    options: dict[str, Any] = {
+        "elicitation_callback": say_name,
+        "sampling_callback": say_hello,
+        "list_roots_callback": list_roots,
+        "logging_callback": log,
+    }
 
     async with serve(folder, monkeypatch) as (first, second):
         await first.count()
         for mode in ("legacy", "auto"):
-            async with second.mcp(mode, elicitation_callback=say_name) as client:
+            level = {"log_level": "info"} if mode == "auto" else {}
+            async with second.mcp(mode, **options, **level) as client:
                 greeting: Any = await client.call_tool("counter__greet", {})
-                assert greeting.content[0].text == "hello Ada", greeting
+                assert greeting.content[0].text == "hello Ada in file:///ada", greeting
+        assert logs == ["asking"] * 2
         path, reports = folder / "found", list[Progress]()
         call = asyncio.create_task(
             second.library.execute("counter", {"path": str(path)}, action="work", on_progress=reports.append)
@@ -221,21 +261,55 @@ async def check_death(path: Path, first: Site, second: Site) -> None:
     assert await second.count() == "count 1", "the next call has a process of its own, and the lost one is not repeated"
 
 
-async def check_that_clients_are_refused(site: Site) -> None:
-    """Only servers that read the store can let others make calls."""
-    addresses = await site.library.engine.store.query_leases(list_servers)
-    by_socket = {Path(address.socket).name: address for address in addresses.values()}
-    own, other = by_socket["first.sock"], by_socket["second.sock"]
-    assert own.secret not in repr(own)
-    for server_id, secret in (
-        ("", "-"),
-        (own.server_id, "-"),
-        (own.server_id, other.secret),
-        (other.server_id, own.secret),
-        ("unknown", own.secret),
-    ):
-        headers = {"ferrule-server": server_id, "authorization": f"Bearer {secret}"}
-        async with site.http() as http:
-            for path in ("/internal/calls", "/internal/answers"):
-                response = await http.post(path, json={}, headers=headers)
-                assert response.status_code == 401, (server_id, response.text)
+async def test_only_servers_that_know_the_secret_reach_the_endpoint_and_only_at_the_internal_listener(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serve(folder, monkeypatch, store="closed") as (first, second):
+        token = (await Tokens(first.library.engine.store).create("root", roles=["admin"]))[1]
+        addresses = await first.library.engine.store.query_leases(list_servers)
+        by_socket = {Path(address.socket).name: address for address in addresses.values()}
+        own, other = by_socket["first.sock"], by_socket["second.sock"]
+        assert own.secret not in repr(own)
+
+        async def post(client: httpx.AsyncClient, secret: str) -> int:
+            message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": OPENING}
+            headers = {**OLDER_HEADERS, "authorization": f"Bearer {secret}"}
+            return (await client.post("/internal/mcp/counter", json=message, headers=headers)).status_code
+
+        async with first.http() as http:
+            statuses = [await post(http, secret) for secret in ("-", token, other.secret, own.secret)]
+            assert statuses == [401, 401, 401, 200]
+            document = await http.get("/openapi.json", headers={"authorization": f"Bearer {token}"})
+            assert document.status_code == 200 and "internal" not in document.text
+        async with first.http(is_internal=False) as http:
+            assert [await post(http, secret) for secret in (own.secret, token)] == [401, 404]
+
+
+async def test_the_secret_of_a_fleet_is_changed_on_one_server_after_the_other(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = "o" * 32, "n" * 32
+    async with serve(folder, monkeypatch, store="rotated", secrets=((old, new), (new, old))) as (first, second):
+        assert [await first.count(), await second.count()] == ["count 1", "count 2"]
+        assert not any(each.secret for each in (await first.library.engine.store.query_leases(list_servers)).values())
+    async with serve(folder, monkeypatch, store="rotated", secrets=((new,), (old,))) as (first, second):
+        await first.count()
+        result = await second.library.execute("counter", {}, action="increment")
+        assert result.error_type == "rejected" and "was not made" in str(result.error), result
+
+
+async def test_a_call_has_one_record_and_one_slot_whichever_server_runs_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "once"
+    async with serve(folder, monkeypatch, store="once") as (first, second):
+        await first.count()
+        call = asyncio.create_task(second.library.execute("counter", {"path": str(path)}, action="work"))
+        await until(path.with_name("once.started").exists)
+        running = [site.library.engine.concurrency.get_metrics().current_concurrent for site in (first, second)]
+        assert running == [0, 1]
+        path.touch()
+        assert (await call).is_success
+        for site in (first, second):
+            await site.library.engine.store.flush()
+        assert len(await first.library.engine.query_call_records()) == 2

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import urlsplit
 
 import typer
 
@@ -24,12 +25,13 @@ from ferrule.cli.session import AsJson, Session, fail, run_with_store
 from ferrule.cli.terminal import echo, print_error
 from ferrule.errors import MissingExtra, SetupError
 from ferrule.store import ToolKnowledgeStore
+from ferrule.store.location import parse_location
 from ferrule.telemetry.logs import LogFormat, LogLevel, configure_logs, json_log_line, log_events
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from ferrule.config import ServerSection
+    from ferrule.config import FerruleConfig, ServerSection
     from ferrule.server.call_limits import CallAllowance
     from ferrule.server.tokens import AccessToken
 
@@ -81,7 +83,8 @@ def serve(
         "accepted_servers": None if accepted is None else sorted(accepted),
         "log_format": log_format,
         "log_level": log_level,
-        "listens_at": None if tls_certificate is not None else _find_own_url(host, port),
+        "internal_host": section.internal_host
+        or (None if tls_certificate is not None and section.internal_url is None else host),
     }
     settings = {"host": host, "port": port, "ssl_certfile": tls_certificate, "ssl_keyfile": tls_key}
 
@@ -160,15 +163,29 @@ def make_app() -> ASGIApp:
     configure_logs(options["log_format"], options["log_level"])
     config = _make_session(options).config()
     engine_config = config.engine_config
+    internal_socket = _bind_internal_port(options, config)
     is_watched = engine_config.auto_reload or engine_config.watch_for_changes
     return create_worker_app(
-        partial(_make_project_app, options),
+        partial(_make_project_app, options, None if internal_socket is None else internal_socket.getsockname()[1]),
         config.path if is_watched else None,
         interval=engine_config.reload_interval,
         instant=engine_config.watch_for_changes,
         private_socket=_find_private_socket(options),
+        internal_socket=internal_socket,
         grace_seconds=GRACE_SECONDS,
     )
+
+
+def _bind_internal_port(options: dict[str, Any], config: FerruleConfig) -> socket.socket | None:
+    """Bind the internal listener of a worker; None without a store that other servers may use."""
+    from ferrule.server.listening import bind_internal_port
+
+    if options["internal_host"] is None or parse_location(config.store.url).kind != "postgresql":
+        return None
+    try:
+        return bind_internal_port(options["internal_host"], config.server.internal_port)
+    except OSError as error:
+        raise SetupError(f"The internal listener cannot use the port {config.server.internal_port}: {error}") from None
 
 
 def _find_private_socket(options: dict[str, Any]) -> Path | None:
@@ -184,7 +201,7 @@ def _make_session(options: dict[str, Any]) -> Session:
     return Session(path, accepted_servers=None if accepted is None else frozenset(accepted))
 
 
-def _make_project_app(options: dict[str, Any]) -> ASGIApp:
+def _make_project_app(options: dict[str, Any], internal_port: int | None) -> ASGIApp:
     """Make the application for the project as its files are now."""
     from ferrule.cli.ask import build_orchestrator, select_model
     from ferrule.core.model import Model
@@ -221,7 +238,8 @@ def _make_project_app(options: dict[str, Any]) -> ASGIApp:
         allowed_origins=section.allowed_origins,
         max_body_size=section.max_body_size,
         tenant_limits=_read_tenant_limits(section),
-        internal_url=section.internal_url or options["listens_at"],
+        internal_url=_find_internal_url(section.internal_url, options["internal_host"], internal_port),
+        internal_secrets=section.internal_secrets,
         private_socket=_find_private_socket(options),
         virtual_servers={
             name: VirtualServer(**section.virtual_server(name).model_dump()) for name in section.virtual_servers
@@ -292,8 +310,12 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _find_own_url(host: str, port: int) -> str | None:
-    """Find where other machines reach a server that listens on this address; None if that cannot be known."""
+def _find_internal_url(url: str | None, host: str, port: int | None) -> str | None:
+    """Find where other servers reach an internal listener; None if that cannot be known."""
+    if port is None:
+        return None
+    if url is not None:
+        return url if urlsplit(url).port is not None else f"{url}:{port}"
     if host in ("0.0.0.0", "::"):
         try:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -301,7 +323,7 @@ def _find_own_url(host: str, port: int) -> str | None:
                 host = str(probe.getsockname()[0])
         except OSError:
             return None
-    return f"http://{_host_in_url(host)}:{port}" if port else None
+    return f"http://{_host_in_url(host)}:{port}"
 
 
 def _host_in_url(host: str) -> str:

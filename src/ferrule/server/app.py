@@ -2,10 +2,10 @@
 
 The layers of a request, outermost first. `create_worker_app` adds the first two, `create_app` the others:
 
-    PrivatelyServedApp   serves the application at the worker's private socket too, if there are several workers
+    InternalListener     serves the application to the other servers and workers too, if there may be others
     ReloadableApp        makes everything below again when ferrule.toml changes
     TracedApp            makes the request part of a trace, if traces are configured
-    PeerRequests         answers the other servers of the store, if there may be others
+    InternalMcp          runs calls for the other servers, if they came in at the internal listener
     AccessControl        checks host, origin, token and size, and limits the headers
     FrequentRequests     answers plain calls before they are routed
     FastAPI              all other routes
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -49,15 +50,15 @@ from ferrule.server.asgi import encode_event, event_stream, mark_endless
 from ferrule.server.authentication import Authenticator, Client
 from ferrule.server.call_limits import CallAllowance, CallLimits
 from ferrule.server.fleet import describe_event
-from ferrule.server.listening import PrivatelyServedApp
+from ferrule.server.internal_mcp import InternalEndpoint, InternalMcp
+from ferrule.server.listening import InternalListener
+from ferrule.server.mcp.forwarding import RequestForwarder
 from ferrule.server.mcp.http import McpHttpApp, VirtualServer
 from ferrule.server.oauth import TokenVerifier
-from ferrule.server.peer_connections import ServerConnections
-from ferrule.server.peer_requests import PeerRequests
 from ferrule.server.problems import Problem, handle_error, handle_invalid_request, json_response
 from ferrule.server.reloading import MakeApp, ReloadableApp
 from ferrule.server.services import AnyClient, MakeOrchestrator, ReadingClient, Services, ServicesOfApp
-from ferrule.server.stateful_servers import share_stateful_servers
+from ferrule.server.stateful_servers import SharedServers
 from ferrule.server.store_changes import CHANGED, Part
 from ferrule.server.tokens import SESSION_SECONDS, Tokens
 from ferrule.telemetry.http import TracedApp
@@ -83,17 +84,20 @@ def create_worker_app(
     interval: float,
     instant: bool,
     private_socket: Path | None,
+    internal_socket: socket.socket | None,
     grace_seconds: int,
 ) -> ASGIApp:
     """Make the application of a worker process, which makes the application of `make_app` again when `file` changes.
 
-    At `private_socket` the application is also served to the other workers; None for the only worker.
+    At `private_socket` the application is also served to the other workers, and at `internal_socket`, which is bound
+    to a port, to the other servers; each is None if there are none.
     """
+    has_others = private_socket is not None or internal_socket is not None
     return add_layers(
         ReloadableApp(make_app, file, interval=interval, instant=instant),
         [
-            Middleware(PrivatelyServedApp, private_socket, grace_seconds=grace_seconds)
-            if private_socket is not None
+            Middleware(InternalListener, private_socket, internal_socket, grace_seconds=grace_seconds)
+            if has_others
             else None
         ],
     )
@@ -115,6 +119,7 @@ def create_app(
     tenant_limits: Mapping[str, CallAllowance] | None = None,
     internal_url: str | None = None,
     private_socket: Path | None = None,
+    internal_secrets: Sequence[str] = (),
     page: Sequence[Route] = (),
     tracing: Tracing | None = None,
 ) -> ASGIApp:
@@ -127,31 +132,40 @@ def create_app(
     orchestrators that `make_orchestrator` makes must have it too. `models` make what answers with another model, for
     clients that choose it by its name. `tenant_limits` are for all tokens of a tenant together, `*` for each tenant
     without an entry; where the library's limits are shared by all servers, so are those of tokens and tenants. At
-    `internal_url` the other servers of the store reach this one, for the MCP sessions that it has opened and the
-    stateful MCP servers that it has started; at `private_socket`, where the application is served too, those reach it
-    that share its port. `page` are the routes of the web page, which are public: what it shows, it reads with the
-    visitor's token. `tracing` makes each request part of a trace.
+    `internal_url` the other servers of the store reach the internal listener, for the MCP sessions that this server
+    has opened and the stateful MCP servers that it has started; at `private_socket`, those reach it that share its
+    port. They prove by one of the `internal_secrets` that they belong to the fleet. `page` are the routes of the web
+    page, which are public: what it shows, it reads with the visitor's token. `tracing` makes each request part of a
+    trace.
     """
     check_policy(policy)
     tokens = Tokens(library.engine.store)
     verifier = None if oauth is None else TokenVerifier(oauth)
     limits = CallLimits(library.engine.store, library.engine.concurrency.config, tenant_limits)
     authenticator = Authenticator(tokens, limits, is_open=is_open and verifier is None, verifier=verifier)
-    services = Services(library, tokens, limits, make_orchestrator, policy, models, internal_url, private_socket)
-    fleet, connections = services.fleet, ServerConnections(services.fleet)
+    services = Services(
+        library, tokens, limits, make_orchestrator, policy, models, internal_url, private_socket, internal_secrets
+    )
+    fleet, forwarder = services.fleet, RequestForwarder(services.fleet)
     selections: dict[str, VirtualServer | Collection[str]] = {"": VirtualServer(), **(virtual_servers or {})}
     mcp_apps = {
-        f"/mcp/{name}" if name else "/mcp": McpHttpApp(library, VirtualServer.of(each), policy, fleet, connections)
+        f"/mcp/{name}" if name else "/mcp": McpHttpApp(library, VirtualServer.of(each), policy, fleet, forwarder)
         for name, each in selections.items()
     }
+
+    shared = None if fleet.address is None else SharedServers(library.engine, fleet)
+    mcp_servers: list[McpHttpApp | InternalEndpoint] = [*mcp_apps.values()]
+    mcp_servers += [] if shared is None else [shared.endpoint]
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with library:
-            async with _run_beside_requests(services, mcp_apps.values(), has_model=make_orchestrator is not None):
+            async with _run_beside_requests(services, mcp_servers, has_model=make_orchestrator is not None):
                 yield
             await limits.aclose()
-            await connections.aclose()
+            if shared is not None:
+                await shared.aclose()
+            await forwarder.aclose()
             await services.aclose()
 
     app = FastAPI(title="Ferrule", version=_version(), lifespan=lifespan, docs_url=None, redoc_url=None)
@@ -162,15 +176,7 @@ def create_app(
         app,
         [
             Middleware(TracedApp, tracing) if tracing is not None else None,
-            Middleware(
-                PeerRequests,
-                library.engine,
-                fleet,
-                connections,
-                *share_stateful_servers(library.engine, fleet, connections),
-            )
-            if fleet.address is not None
-            else None,
+            Middleware(InternalMcp, shared.endpoint) if shared is not None else None,
             Middleware(
                 AccessControl,
                 authenticator=authenticator,
@@ -224,7 +230,7 @@ def _version() -> str:
 
 @asynccontextmanager
 async def _run_beside_requests(
-    services: Services, mcp_apps: Iterable[McpHttpApp], *, has_model: bool
+    services: Services, mcp_servers: Iterable[McpHttpApp | InternalEndpoint], *, has_model: bool
 ) -> AsyncIterator[None]:
     """Run what a server does beside answering requests: samples, the fleet, approved runs, sessions of MCP."""
     await services.fleet.register()
@@ -233,8 +239,8 @@ async def _run_beside_requests(
         work.append(services.continuations.run())
     tasks = [asyncio.create_task(each) for each in work]
     async with AsyncExitStack() as stack:
-        for mcp_app in mcp_apps:
-            await stack.enter_async_context(mcp_app.run())
+        for mcp_server in mcp_servers:
+            await stack.enter_async_context(mcp_server.run())
         yield
     await cancel_all(tasks)
     await services.continuations.aclose()

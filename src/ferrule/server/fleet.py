@@ -9,16 +9,17 @@ worker registers where the others reach it, for requests that only one of them c
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import os
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 from ferrule.agent import AgentAnswer
@@ -67,7 +68,28 @@ _TYPES_OF_ONE_SERVER: Final = frozenset(
 """About its tools: each server loads its own."""
 _APPROVAL_TYPES: Final = frozenset({ToolEngineEventType.APPROVAL_REQUESTED, ToolEngineEventType.APPROVAL_DECIDED})
 
+LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
+SOCKET_URL: Final = "http://localhost"
+
 Listener: TypeAlias = Callable[[ToolEngineEvent], None]
+
+
+class ServerGone(Exception):
+    """The other server does not run any more, or nobody listens at its address."""
+
+
+class ServerOutOfReach(Exception):
+    """The other server may run, but nothing could be sent to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerRoute:
+    """How another server is reached from here."""
+
+    url: str
+    socket: str = ""
+    """The private socket of a worker of the same `ferrule serve`; empty for a server that is reached at its address."""
+    secret: str = field(repr=False)
 
 
 class ServerFleet:
@@ -81,11 +103,13 @@ class ServerFleet:
         on_news: Callable[[], None],
         internal_url: str | None = None,
         private_socket: Path | None = None,
+        internal_secrets: Sequence[str] = (),
     ) -> None:
         """Let `cancel_run` stop a run of this server, and call `on_news` when another server has done something.
 
         `internal_url` is where the others reach this server; None if they cannot. At `private_socket`, those reach it
-        that have theirs in the same folder: the workers that share a port.
+        that have theirs in the same folder: the workers that share a port. With the first of the `internal_secrets`
+        this server asks the others, and it accepts each of them; without any, each server makes its own secret.
         """
         self._engine, self._cancel_run, self._on_news = engine, cancel_run, on_news
         self.server_id = uuid4().hex[:12]
@@ -99,6 +123,10 @@ class ServerFleet:
         self._listeners: set[Listener] = set()
         self._watched_until = 0.0
         self._unsubscribe: Callable[[], None] | None = None
+        own_secret = "" if internal_secrets else secrets.token_urlsafe(32)
+        self._fleet_secret = internal_secrets[0] if internal_secrets else ""
+        self.secrets = tuple(internal_secrets) or (own_secret,)
+        """What another server must know to let this server make calls."""
         self.address: ServerAddress | None = None
         """Where the other servers reach this server, if they can; None if this is the only server."""
         if self._channel.is_available or private_socket is not None:
@@ -107,7 +135,7 @@ class ServerFleet:
                 url=internal_url or "" if self._channel.is_available else "",
                 machine=socket.gethostname(),
                 socket="" if private_socket is None else str(private_socket),
-                secret=secrets.token_urlsafe(32),
+                secret=own_secret,
             )
 
     @property
@@ -178,11 +206,20 @@ class ServerFleet:
         own = "" if self.address is None else self.address.socket
         return bool(own) and os.path.dirname(own) == os.path.dirname(address.socket)
 
-    async def is_secret_of(self, server_id: str, secret: str) -> bool:
-        """Compare a secret with the secret of this server or another. Only processes that use the store know it."""
-        address = self.address if server_id == self.server_id else await self.find_address(server_id)
-        expected = "" if address is None else address.secret
-        return bool(expected) and hmac.compare_digest(expected.encode(), secret.encode())
+    async def find_route(self, server_id: str) -> PeerRoute:
+        """Return how another server is reached. Raises ServerGone if it has no lease, ServerOutOfReach if it has no
+        address that can be used from here.
+        """
+        address = await self.find_address(server_id)
+        if address is None:
+            raise ServerGone("it has ended")
+        secret = self._fleet_secret or address.secret
+        if self.shares_folder_with(address):
+            return PeerRoute(url=SOCKET_URL, socket=address.socket, secret=secret)
+        is_elsewhere = address.machine != socket.gethostname()
+        if not address.url or (is_elsewhere and urlsplit(address.url).hostname in LOOPBACK_HOSTS):
+            raise ServerOutOfReach("it has no address that can be used from here")
+        return PeerRoute(url=address.url, secret=secret)
 
     def forget(self, server_id: str) -> None:
         """Forget the address of a server that does not listen any more."""

@@ -1,8 +1,9 @@
-"""Where the server listens and how it reads HTTP: the port of its clients, and a private socket for each worker.
+"""Where the server listens and how it reads HTTP: the port of its clients, and an internal listener for each worker.
 
-Workers share the port, so the system chooses which of them gets a connection. By its private socket, in a folder that
-only the user of the server may enter, a worker gets what the others forward to it. The head of a request has a limited
-size and time, because the client is not authenticated yet.
+Workers share the port, so the system chooses which of them gets a connection. At its internal listener a worker gets
+what the other workers and servers of the store send to it: at a private socket, in a folder that only the user of the
+server may enter, and at a port of its own. The head of a request has a limited size and time, because the client is not
+authenticated yet.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from uvicorn.supervisors import Multiprocess
 
 from ferrule.server.asgi import is_endless
 
+MAX_PORTS: Final = 100
+"""How many ports are tried for the internal listeners of the workers."""
+BACKLOG: Final = 2048
 OnListening = Callable[[int], None]
 """Called with the port, once the server listens."""
 
@@ -58,13 +62,34 @@ class Workers(Multiprocess):
         super().terminate_all()
 
 
-class PrivatelyServedApp:
-    """An application that is also served at a private socket, while it runs."""
+_INTERNAL: Final = "ferrule.internal"
 
-    def __init__(self, app: ASGIApp, path: Path, *, grace_seconds: int) -> None:
-        self._app, self._path = app, path
+
+def is_internal(scope: Scope) -> bool:
+    """Return whether a request came in at the internal listener."""
+    return scope.get(_INTERNAL) is True
+
+
+class InternalListener:
+    """An application that is also served to the other workers and servers, while it runs."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        path: Path | None,
+        internal_socket: socket.socket | None = None,
+        *,
+        grace_seconds: int,
+    ) -> None:
+        """`path` is where a private socket is to be made; `internal_socket` is bound to a port already."""
+        self._app, self._path, self._internal_socket = app, path, internal_socket
+        self._sockets: list[socket.socket] = []
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            await app({**scope, _INTERNAL: True}, receive, send)
+
         config = uvicorn.Config(
-            app,
+            answer,
             http=LimitedHttpProtocol,
             lifespan="off",
             log_config=None,
@@ -80,46 +105,68 @@ class PrivatelyServedApp:
             await self._app(scope, receive, send)
             return
         try:
-            private_socket = self._bind()
+            private_socket = None if self._path is None else _bind(self._path)
         except OSError as error:
             await receive()
             reason = f"The socket {self._path} of a worker cannot be used: {error}. Set TMPDIR to another folder."
             await send({"type": "lifespan.startup.failed", "message": reason})
             return
 
+        self._sockets = [each for each in (private_socket, self._internal_socket) if each is not None]
+
         async def receive_and_stop() -> Any:
             message = await receive()
             if message["type"] == "lifespan.shutdown":
-                await self._stop(private_socket)
+                await self._stop()
             return message
 
         async def start_and_send(message: Message) -> None:
             if message["type"] == "lifespan.startup.complete":
-                await self._start(private_socket)
+                await self._start()
             await send(message)
 
         await self._app(scope, receive_and_stop, start_and_send)
 
-    def _bind(self) -> socket.socket:
-        with suppress(FileNotFoundError):  # of an earlier process with the same number
-            self._path.unlink()
-        private_socket = socket.socket(socket.AF_UNIX)
-        try:
-            private_socket.bind(str(self._path))
-        except OSError:
-            private_socket.close()
-            raise
-        return private_socket
-
-    async def _start(self, private_socket: socket.socket) -> None:
+    async def _start(self) -> None:
         server, config = self._server, self._server.config
         config.load()
         server.lifespan = config.lifespan_class(config)
-        await server.startup([private_socket])
+        await server.startup(self._sockets)
 
-    async def _stop(self, private_socket: socket.socket) -> None:
-        await self._server.shutdown([private_socket])
-        self._path.unlink(missing_ok=True)
+    async def _stop(self) -> None:
+        await self._server.shutdown(self._sockets)
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+
+def _bind(path: Path) -> socket.socket:
+    with suppress(FileNotFoundError):  # of an earlier process with the same number
+        path.unlink()
+    private_socket = socket.socket(socket.AF_UNIX)
+    try:
+        private_socket.bind(str(path))
+    except OSError:
+        private_socket.close()
+        raise
+    return private_socket
+
+
+def bind_internal_port(host: str, port: int) -> socket.socket:
+    """Bind a socket for the other servers. With a port, the next one that is free: each worker has its own."""
+    family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    last = port + MAX_PORTS if port else 0
+    while True:
+        internal_socket = socket.socket(family)
+        internal_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            internal_socket.bind((host, port))
+            internal_socket.listen(BACKLOG)  # so that no other worker can bind it too
+            return internal_socket
+        except OSError:
+            internal_socket.close()
+            if port >= last:
+                raise
+            port += 1
 
 
 MAX_HEAD_SIZE: Final = 64 * 1024

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -49,10 +49,11 @@ class Services:
         models: Mapping[str, MakeOrchestrator] | None = None,
         internal_url: str | None = None,
         private_socket: Path | None = None,
+        internal_secrets: Sequence[str] = (),
     ) -> None:
         """`policy` decides about the clients' calls instead of the library's. `models` are those that clients may
         choose instead of the usual one, by name. At `internal_url` the other servers of the store reach this one, at
-        `private_socket` those that share its port.
+        `private_socket` those that share its port; by `internal_secrets` the servers know each other.
         """
         self.library, self.tokens, self.policy, self._limits = library, tokens, policy, limits
         self.metrics = CallMetrics(library.engine)
@@ -64,6 +65,7 @@ class Services:
             on_news=self.changes.look_now,
             internal_url=internal_url,
             private_socket=private_socket,
+            internal_secrets=internal_secrets,
         )
         self.continuations = Continuations(library.engine, self._continue_run, lambda run_id: run_id in self._tasks)
         self.audit = AuditLog(library.engine.store)

@@ -123,6 +123,9 @@ class McpServerConfig:
     """The headers of MCP clients that are passed on to it."""
     is_stateful: bool = field(default=False, compare=False)
     """What one call does matters to the next: of several servers of a store, one has its process for all."""
+    peer_socket: str | None = None
+    """For another server of the store: the private socket at which it listens, or empty for its address. Any other
+    server has None, and is reached through the proxy that the environment names."""
     folder: Path | None = None
     """The folder of the file that names it: the program is started there, and relative paths begin there."""
 

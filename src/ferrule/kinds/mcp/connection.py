@@ -66,6 +66,14 @@ class SessionExpired(Exception):
     """The server does not know the session any more and did not execute the call: repeat it in a new session."""
 
 
+class CallNotSent(TransportFault):
+    """No connection to the server could be made for a call."""
+
+
+class CallRefused(ExecutionFailed):
+    """The server does not accept this client."""
+
+
 class Connection:
     """A running session."""
 
@@ -353,7 +361,7 @@ class Connection:
     async def _call_failure(self, error: Any, action: str, repeatable: bool, call: OutgoingCall) -> CallError:
         name, status, text = self._options.tool_id, call.error_status, call.error_text or error.message
         if status == 401:
-            return ExecutionFailed(f"{name!r} refused the call (HTTP 401){self._login_advice()}")
+            return CallRefused(f"{name!r} refused the call (HTTP 401){self._login_advice()}")
         if status is not None and status >= 500:
             return make_answer_error(name, action, f"HTTP status {status}", text, repeatable=repeatable)
         if call.error_text is not None:
@@ -372,7 +380,7 @@ class Connection:
             # The owner task knows the reason when it has closed everything.
             await asyncio.wait({self._owner}, timeout=CLOSE_TIMEOUT)
             if was_only_call and is_connect_error(self._cause):
-                return TransportFault(f"{name!r} cannot be reached, and the call was not sent: {self._end_reason()}")
+                return CallNotSent(f"{name!r} cannot be reached, and the call was not sent: {self._end_reason()}")
             return make_connection_error(name, action, self._end_reason(), repeatable=repeatable)
         if error.code in UNKNOWN_ACTION_CODES:
             self._refresher.mark_stale()

@@ -44,6 +44,8 @@ READ_TIMEOUT: Final = 300.0
 """Seconds a response may stay open without any data; the time of a call is limited by the engine."""
 MAX_ANSWER_TEXT: Final = 500
 """Characters of an answer that is not a message of the protocol."""
+KEEPALIVE_SECONDS: Final = 2.0
+"""Less than uvicorn's: a request must not be sent on a connection that the other server is just closing."""
 MIN_LISTEN_INTERVAL: Final = 0.5
 """Seconds between two requests that only listen: a server may ask for an immediate reconnect every time."""
 
@@ -167,12 +169,23 @@ def _make_http_client(
         headers={**(headers or {}), "Accept-Encoding": "identity"},
         timeout=timeout,
         auth=auth,
+        transport=_make_peer_transport(state.config),
         event_hooks={
             "request": [_ListenThrottle().wait, *_pass_headers(state.config)],
             "response": [_ResponseChecker(state).check],
         },
     )
     return client
+
+
+def _make_peer_transport(config: McpServerConfig) -> httpx2.AsyncHTTPTransport | None:
+    """Make what connects to another server of the store: each of its calls is a connection, and no proxy is used."""
+    import httpx2
+
+    if config.peer_socket is None:
+        return None
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=KEEPALIVE_SECONDS)
+    return httpx2.AsyncHTTPTransport(uds=config.peer_socket or None, limits=limits, trust_env=False)
 
 
 def _pass_headers(config: McpServerConfig) -> list[Callable[[httpx2.Request], Awaitable[None]]]:

@@ -21,19 +21,18 @@ from starlette.types import Message, Receive, Scope, Send
 from ferrule.core.aio import cancel_all
 from ferrule.core.patterns import lazy_pattern
 from ferrule.server.asgi import read_body, replay_body, wait_for_disconnect
-from ferrule.server.fleet import ServerFleet
+from ferrule.server.fleet import ServerFleet, ServerGone, ServerOutOfReach
 from ferrule.server.mcp.requests import CLIENT_HEADERS
-from ferrule.server.peer_connections import (
-    FORWARDED_HEADER,
-    ServerConnections,
-    ServerGone,
-    ServerOutOfReach,
-    count_hops,
-)
 from ferrule.server.problems import Problem
 
 logger = logging.getLogger("ferrule.server")
 
+FORWARDED_HEADER: Final = b"ferrule-forwarded"
+"""Of a request that was forwarded, and so is not forwarded again."""
+CONNECT_TIMEOUT: Final = 5.0
+WRITE_TIMEOUT: Final = 30.0
+KEEPALIVE_SECONDS: Final = 2.0
+"""Less than uvicorn's: a request must not be sent on a connection that the other server is just closing."""
 SESSION_HEADER: Final = b"mcp-session-id"
 VERSION_HEADER: Final = b"mcp-protocol-version"
 _NOT_FORWARDED: Final = frozenset(
@@ -45,10 +44,17 @@ _SERVER_ID = lazy_pattern(r"[0-9a-f]{12}")
 
 
 class RequestForwarder:
-    """Lets another server answer a request."""
+    """Sends requests of clients on to the internal listeners of the other servers."""
 
-    def __init__(self, connections: ServerConnections) -> None:
-        self._connections = connections
+    def __init__(self, fleet: ServerFleet) -> None:
+        self._fleet = fleet
+        self._clients: dict[str, httpx.AsyncClient] = {}
+        """By the path of the socket, which is empty for the network."""
+
+    async def aclose(self) -> None:
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
+            await client.aclose()
 
     async def forward_to(
         self, server_id: str, headers: Iterable[tuple[bytes, bytes]], scope: Scope, receive: Receive, send: Send
@@ -71,14 +77,24 @@ class RequestForwarder:
     async def _send_on(
         self, server_id: str, client_headers: list[tuple[bytes, bytes]], scope: Scope, body: bytes, send: Send
     ) -> bool:
-        """Whether the request was answered; False when the other server does not exist any more."""
+        """Return whether the request was answered; False when the other server does not exist any more."""
         headers = [(name, value) for name, value in client_headers if name.lower() not in _NOT_FORWARDED]
         query = scope.get("query_string", b"").decode("latin-1")
         path = f"{scope['path']}{'?' if query else ''}{query}"
         try:
-            response = await self._connections.send(
-                server_id, scope["method"], path, headers, body, hops=count_hops(client_headers)
-            )
+            if _find_header(client_headers, FORWARDED_HEADER) is not None:  # this is where the other one should be
+                raise ServerGone
+            route = await self._fleet.find_route(server_id)
+            client = self._client(route.socket)
+            fields = [*headers, (FORWARDED_HEADER, b"1")]
+            request = client.build_request(scope["method"], route.url + path, headers=fields, content=body)
+            try:
+                response = await client.send(request, stream=True)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                if not is_refused(error):
+                    raise
+                self._fleet.forget(server_id)
+                raise ServerGone from error
         except ServerGone:
             logger.info("server=<%s> | the server that a request belongs to is gone", server_id)
             return False
@@ -99,12 +115,34 @@ class RequestForwarder:
             await response.aclose()
         return True
 
+    def _client(self, path: str) -> httpx.AsyncClient:
+        """Return a client without limits: every stream of a session of another server is a connection."""
+        if path not in self._clients:
+            limits = httpx.Limits(
+                max_connections=None, max_keepalive_connections=20, keepalive_expiry=KEEPALIVE_SECONDS
+            )
+            self._clients[path] = httpx.AsyncClient(
+                transport=httpx.AsyncHTTPTransport(uds=path or None, limits=limits, trust_env=False),
+                timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT, write=WRITE_TIMEOUT),
+                trust_env=False,
+            )
+        return self._clients[path]
+
+
+def is_refused(error: BaseException | None) -> bool:
+    """Return whether a connection failed because nobody listens there, on any of the addresses that were tried."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(is_refused, error.exceptions))
+    if error is None or isinstance(error, ConnectionRefusedError | FileNotFoundError):
+        return error is not None
+    return is_refused(error.__cause__ or error.__context__)
+
 
 class SessionForwarder:
     """Finds the server of a session, and forwards requests that belong to other servers."""
 
-    def __init__(self, fleet: ServerFleet, connections: ServerConnections) -> None:
-        self._fleet, self._forwarder = fleet, RequestForwarder(connections)
+    def __init__(self, fleet: ServerFleet, forwarder: RequestForwarder) -> None:
+        self._fleet, self._forwarder = fleet, forwarder
 
     def open_own_session(self, scope: Scope, send: Send) -> tuple[Scope, Send] | None:
         """A request that this server answers, with its session's id as the SDK knows it, and where to send the answer.

@@ -15,9 +15,8 @@ from ferrule.server.asgi import mark_endless
 from ferrule.server.authentication import Client
 from ferrule.server.fleet import ServerFleet
 from ferrule.server.mcp.direct_calls import DirectCalls
-from ferrule.server.mcp.forwarding import SessionForwarder
+from ferrule.server.mcp.forwarding import RequestForwarder, SessionForwarder
 from ferrule.server.mcp.server import McpServer
-from ferrule.server.peer_connections import ServerConnections
 
 MAX_SESSIONS: Final = 2_000
 
@@ -47,9 +46,9 @@ class McpHttpApp:
         virtual_server: VirtualServer,
         policy: CallPolicy | None,
         fleet: ServerFleet,
-        connections: ServerConnections,
+        forwarder: RequestForwarder,
     ) -> None:
-        """`connections` reach the other servers, which have their own sessions."""
+        """`forwarder` reaches the other servers, which have their own sessions."""
         from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
         self._server = McpServer(
@@ -62,7 +61,7 @@ class McpHttpApp:
         server = self._server.server()
         self._manager = StreamableHTTPSessionManager(server, max_sessions=MAX_SESSIONS)
         self._direct_calls = DirectCalls(self._server, self._server.sessions, server.server_info_stamp)
-        self._forwarder = SessionForwarder(fleet, connections)
+        self._forwarder = SessionForwarder(fleet, forwarder)
         self._server.paused_calls.make_token = self._forwarder.make_request_state
 
     @asynccontextmanager

@@ -246,8 +246,8 @@ class PausedCalls:
         """Answer a request; returns the result, or the questions that are asked first."""
         call = ClientCall(request=request, identity=identity, messages=OrderedMessages(request))
         if request.waits_for_answers or not request.capabilities:
-            return await _execute(call, execute)
-        call.task = asyncio.create_task(_execute(call, execute))
+            return await answer_call(call, execute)
+        call.task = asyncio.create_task(answer_call(call, execute))
         return await self._result_or_questions(call)
 
     async def resume(self, request: IncomingRequest, identity: object, params: Any) -> Any:
@@ -303,7 +303,8 @@ class PausedCalls:
             call.task.cancel()
 
 
-async def _execute(call: ClientCall, execute: Callable[[ClientCall], Coroutine[Any, Any, Any]]) -> Any:
+async def answer_call(call: ClientCall, execute: Callable[[ClientCall], Coroutine[Any, Any, Any]]) -> Any:
+    """Answer a request of a client; what servers behind Ferrule ask meanwhile is asked through the call."""
     token = current_request.set(call)
     try:
         return await execute(call)
