@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.support.processes import PythonProcess, forwarded_python, run_python
-from tests.support.waiting import is_running
+from tests.support.waiting import is_running, until_sync
 
 pytestmark = pytest.mark.integration
 
@@ -54,6 +54,18 @@ def test_a_program_is_signalled_and_its_end_is_seen(tmp_path):
         assert process.poll() is None and is_running(process.pid)
         process.send_signal(signal.SIGKILL)
         assert process.wait(60) == process.poll() == -signal.SIGKILL and not is_running(process.pid)
+
+
+def test_a_process_that_a_failed_test_leaves_is_ended(tmp_path):
+    with (tmp_path / "output").open("w+") as output, open(os.devnull) as nothing:
+        process = PythonProcess(
+            *("-c", "import time; time.sleep(600)"), cwd=tmp_path, stdin=nothing, stdout=output, stderr=output
+        )
+    pid, connection = process.pid, process.connection
+    assert is_running(pid)
+    del process
+    assert connection.fileno() == -1
+    until_sync(lambda: not is_running(pid))
 
 
 def test_a_text_is_a_program(tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 from ferrule.cli.project import read_project
 from ferrule.folder_trust import trust_folder
 from tests.support.processes import PythonProcess, run_python
-from tests.support.waiting import until_sync
+from tests.support.waiting import is_waiting, until_sync
 
 LEAVES_A_MARK = "from pathlib import Path\n(Path(__file__).parent / 'was_run').write_text('')\n"
 
@@ -102,6 +102,11 @@ class Terminal:
         self._read()
         self._typed_at = len(self._shown)
         os.write(self._ours, text.encode())
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C while the command waits for a key: shortly before, only the next key would make it notice."""
+        until_sync(lambda: self._is_over() or is_waiting(self.process.pid), 120)
+        self.process.send_signal(signal.SIGINT)
 
     def answer(self, *lines: str) -> str:
         """Type each line after a question, which ends with a colon. Returns all that was shown until the end."""

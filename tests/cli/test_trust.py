@@ -265,7 +265,7 @@ def test_at_a_terminal_anything_but_yes_runs_nothing(clone: Path, answer: str | 
     if isinstance(answer, str):
         command.type(answer)
     else:
-        command.process.send_signal(answer)
+        command.interrupt()
     assert command.end() == (2 if isinstance(answer, str) else 130)
     assert marks(clone) == []
 

@@ -158,25 +158,25 @@ def assert_sound(answer: AgentAnswer) -> None:
     json.dumps(answer.to_dict()).encode()
 
 
-@examples(0.4)
+@examples(0.2)
 @given(JSON | spoiled(COMPLETION))
 def test_any_json_of_an_openai_server_gives_an_answer(reply):
     assert_sound(asyncio.run(ask_openai(json_answer(reply))))
 
 
-@examples(0.4)
+@examples(0.2)
 @given(st.lists(JSON, max_size=3) | spoiled([CHUNK, CHUNK]).filter(lambda value: isinstance(value, list)))
 def test_any_stream_of_an_openai_server_gives_an_answer(values):
     assert_sound(asyncio.run(ask_openai(events_of(values), stream=True)))
 
 
-@examples(0.4)
+@examples(0.2)
 @given(st.lists(JSON, max_size=3) | spoiled(EVENTS).filter(lambda value: isinstance(value, list)))
 def test_any_stream_of_an_anthropic_server_gives_an_answer(values):
     assert_sound(asyncio.run(ask_claude(claude_events(values))))
 
 
-@examples(0.4)
+@examples(0.2)
 @given(JSON)
 def test_any_json_of_an_anthropic_server_gives_an_answer(reply):
     assert_sound(asyncio.run(ask_claude(json_answer(reply))))

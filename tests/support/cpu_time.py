@@ -1,6 +1,7 @@
 """A pytest plugin: the CPU seconds of each test, of its process and of every process below it.
 
 With `--cpu-seconds FILE` they are written, by file of tests; `scripts/test_budget.py` compares them with the budgets.
+The summary of the run then also names the memory of each process.
 """
 
 import json
@@ -9,30 +10,34 @@ import resource
 from collections import defaultdict
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PROPERTY = "cpu_seconds"
+_MEMORY = "megabytes"
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    item.stash[_START] = used_cpu_seconds()
-    return (yield)
+class Measurement:
+    """Measures each test, in the process that runs it."""
 
+    def __init__(self) -> None:
+        self._start = 0.0
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
-    if call.when == "teardown":
-        report.user_properties.append((_PROPERTY, used_cpu_seconds() - item.stash[_START]))
-    return report
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self) -> Iterator[None]:
+        self._start = used_cpu_seconds()
+        return (yield)
 
-
-_START = pytest.StashKey[float]()
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if call.when == "teardown":
+            report.user_properties.append((_PROPERTY, used_cpu_seconds() - self._start))
+        return report
 
 
 def used_cpu_seconds() -> float:
@@ -65,9 +70,18 @@ class CpuSeconds:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.by_file: defaultdict[str, float] = defaultdict(float)
+        self.megabytes: list[int] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.by_file[report.location[0]] += float(str(dict(report.user_properties).get(_PROPERTY, 0.0)))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Read what a process of pytest-xdist has said at its end; a process that was killed has said nothing."""
+        self.megabytes.append(getattr(node, "workeroutput", {}).get(_MEMORY, 0))
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        terminalreporter.write_line(f"Memory of each process at its end, in MB: {self.megabytes}")
 
     def pytest_sessionfinish(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,6 +93,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    path = config.getoption("--cpu-seconds")
-    if path and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(CpuSeconds(config.rootpath / path))
+    if path := config.getoption("--cpu-seconds"):
+        config.pluginmanager.register(Measurement())
+        if not hasattr(config, "workerinput"):
+            config.pluginmanager.register(CpuSeconds(config.rootpath / path))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput[_MEMORY] = used_megabytes()
+
+
+def used_megabytes() -> int:
+    """Return the memory of this process, and 0 where the system does not say it in `/proc`."""
+    try:
+        pages = Path("/proc/self/statm").read_text().split()[1]
+    except OSError:
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE") // 1_000_000

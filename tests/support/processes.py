@@ -14,14 +14,15 @@ import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Self
 
 ROOT = Path(__file__).parents[2]
-START_TIMEOUT = 120.0
-"""Seconds; the first program waits until everything is loaded."""
+START_TIMEOUT = 240.0
+"""Seconds; the first program waits until everything is loaded, which takes minutes on a busy machine."""
 _STARTING = threading.Lock()
 _STARTED: list[socket.socket] = []
 
@@ -47,7 +48,12 @@ class PythonProcess:
             socket.send_fds(_preloaded(), [b"\0"], [*files, theirs.fileno()])
         program = {"arguments": arguments, "cwd": str(cwd), "env": dict(os.environ if env is None else env)}
         self.connection.sendall(json.dumps(program).encode() + b"\n")
-        self.pid = self._read_number(START_TIMEOUT)
+        try:
+            self.pid = self._read_number(START_TIMEOUT)
+        except BaseException:
+            self.connection.close()
+            raise
+        weakref.finalize(self, _end_abandoned, self.connection, self.pid)
 
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
@@ -82,6 +88,14 @@ class PythonProcess:
             assert part, f"the process that starts {self.args} ended"
             text += part
         return int(text)
+
+
+def _end_abandoned(connection: socket.socket, pid: int) -> None:
+    """End a process that a failed test left, so that no later test fails because of its open socket."""
+    if connection.fileno() >= 0:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        connection.close()
 
 
 class TalkingProcess(PythonProcess):

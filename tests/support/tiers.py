@@ -30,10 +30,12 @@ LARGE_PACKAGES = {
     "tests/ferrule_tools/data/": "data",
     "tests/ferrule_tools/web/": "web",
     "tests/kinds/frameworks/": "frameworks",
+    "tests/models/test_invariants.py": "offline model",
+    "tests/models/test_offline": "offline model",
     "tests/models/": "models",
     "tests/store/test_tool_vectors.py": "encoder",
 }
-"""Tests that load large packages: each package is loaded by one process."""
+"""Tests that load large packages, or know thousands of tools: one process does this for all of them."""
 PROCESS_EVENTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
 WHAT_TO_DO = "mark the test with @pytest.mark.integration, or do without it (see CONTRIBUTING.md)"
 

@@ -41,11 +41,21 @@ async def time_out_after_start(call: Callable[[float], Awaitable[Result]], has_s
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process exists and is not a zombie: in a container, orphans may never be reaped."""
+    """Return whether a process exists and is not a zombie: in a container, orphans may never be reaped."""
+    return _state_of(pid) not in ("", "Z", "X")
+
+
+def is_waiting(pid: int) -> bool:
+    """Return whether the first thread of a process sleeps in the system. Where this is unknown, the answer is yes."""
+    return _state_of(pid) in ("S", "unknown")
+
+
+def _state_of(pid: int) -> str:
+    """Return the letter that Linux gives to the state of a process, and no text if there is no such process."""
     try:
         if Path("/proc/self").exists():
-            return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+            return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
         os.kill(pid, 0)
     except (FileNotFoundError, ProcessLookupError):  # it may end while the file is being read
-        return False
-    return True
+        return ""
+    return "unknown"
