@@ -7,8 +7,10 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
+from ferrule.core.call import DefaultTimeout, ToolExecutionContext
 from ferrule.core.content import copy_json
 from ferrule.core.spec import Tool
+from ferrule.errors import SetupError
 from ferrule.kinds.function.code_digest import digest_of_code
 from ferrule.process.function_reference import ObjectFunction
 
@@ -31,6 +33,19 @@ class WorkerMethods:
         return digest_of_code(self._target)
 
 
+def limit_seconds(context: ToolExecutionContext | None, seconds: float, share: float) -> float:
+    """Return the seconds for the work of a call: a share of what its caller allows, at most `seconds`."""
+    if context is None or isinstance(context.timeout, DefaultTimeout):
+        return seconds
+    return min(seconds, share * context.timeout)
+
+
+def require_positive(**amounts: Any) -> None:
+    for name, value in amounts.items():
+        if not value > 0:
+            raise SetupError(f"{name} must be more than 0, not {value!r}")
+
+
 def configure_tool(
     tool: Tool,
     *,
@@ -50,6 +65,18 @@ def configure_tool(
     capability = replace(capability, parameters=schema, output=output or capability.output)
     limits = tool.spec.limits if timeout is None else replace(tool.spec.limits, timeout=timeout)
     return replace(tool, needs=needs, spec=replace(tool.spec, capabilities=[capability], limits=limits))
+
+
+def describe_needs(problems: Mapping[str, str], kind: str, nothing: str) -> str:
+    """Return why a tool cannot be used; an empty text if one of what it has by name is ready.
+
+    `problems` has an empty text for what is ready, `kind` says what the names are of, and `nothing` is for no names.
+    """
+    if not problems:
+        return nothing
+    if not all(problems.values()):
+        return ""
+    return "; ".join(f"for the {kind} {name!r}: {problem}" for name, problem in problems.items())
 
 
 def describe_missing_package(package: str, extra: str) -> str:

@@ -131,7 +131,7 @@ class McpServerConfig:
 
     @property
     def transport_kinds(self) -> tuple[TransportKind, ...]:
-        """The transports to try, in order."""
+        """Return the transports to try, in order."""
         if self.kind is not None:
             return (self.kind,)
         if self.command is not None:
@@ -143,26 +143,26 @@ class McpServerConfig:
 
     @property
     def location(self) -> str:
-        """The command or the address for messages, without user name, password and query."""
+        """Return the command or the address for messages, without user name, password and query."""
         return self.command if self.command is not None else re.sub(r"//[^/@]*@", "//", self.url or "").split("?")[0]
 
     @property
     def digest(self) -> str:
-        """Changes when the entry may describe another server."""
+        """Return a digest that changes when the entry may describe another server."""
         identity: list[Any] = [self.command, self.args, self.env, self.cwd, self.url, self.kind, self.headers]
         identity += [self.folder] if self.oauth is None else [self.folder, asdict(self.oauth)]
         return sha256(encode_json(identity, sort_keys=True)).hexdigest()[:16]
 
     @property
     def trust_digest(self) -> str:
-        """Changes when the entry may run something else, or gives the server more rights."""
+        """Return a digest that changes when the entry may run something else, or gives the server more rights."""
         identity = [self.digest, self.trusted, sorted(self.auto_approve)]
         identity += [sorted(self.pass_headers)] if self.pass_headers else []
         return sha256(encode_json(identity)).hexdigest()[:32]
 
     @property
     def directory(self) -> str | None:
-        """The directory the program is started in."""
+        """Return the directory the program is started in."""
         folder = "" if self.folder is None else str(self.folder)
         return os.path.join(folder, os.path.expanduser(self.cwd or "")).rstrip("/") or None
 
@@ -202,6 +202,11 @@ class McpServerConfig:
         return {key: value for key, value in summary.items() if value}
 
     def _map_texts(self, change: Callable[[str], str]) -> McpServerConfig:
+        oauth = self.oauth
+        if oauth is not None:
+            names = ("client_id", "client_secret", "scope", "issuer")
+            texts: dict[str, Any] = {n: change(text) for n in names if (text := getattr(oauth, n)) is not None}
+            oauth = replace(oauth, **texts)
         return replace(
             self,
             command=None if self.command is None else change(self.command),
@@ -210,14 +215,8 @@ class McpServerConfig:
             cwd=None if self.cwd is None else change(self.cwd),
             url=None if self.url is None else change(self.url),
             headers={name: change(text) for name, text in self.headers.items()},
-            oauth=None if self.oauth is None else _map_client_texts(self.oauth, change),
+            oauth=oauth,
         )
-
-
-def _map_client_texts(oauth: OAuthClientConfig, change: Callable[[str], str]) -> OAuthClientConfig:
-    names = ("client_id", "client_secret", "scope", "issuer")
-    texts: dict[str, Any] = {n: None if (text := getattr(oauth, n)) is None else change(text) for n in names}
-    return replace(oauth, **texts)
 
 
 def _find_credential_names(config: McpServerConfig) -> tuple[str, ...]:
