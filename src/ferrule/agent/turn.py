@@ -440,11 +440,14 @@ class ActiveRun:
         advice: str = "",
     ) -> None:
         tool_id, action = resolved.tool_id, resolved.action
+        arguments = None if result is None else result.arguments
+        if arguments is None:
+            arguments = self._subagent.redact_arguments(tool_id, resolved.call.arguments, action)
         step = AgentStep(
             id=resolved.call.id,
             tool_id=tool_id,
             action=action,
-            arguments=self._subagent.redact_arguments(tool_id, resolved.call.arguments, action),
+            arguments=arguments,
             text=text,
             is_success=error_type is None if result is None else result.is_success,
             error_type=error_type if result is None else result.error_type,

@@ -27,7 +27,6 @@ from ferrule.core.content import Content, Output, Resource, Text, copy_json, is_
 from ferrule.core.elicitation import Elicitation, OnElicit
 from ferrule.core.events import EventBus, ToolEngineEventType
 from ferrule.core.permission import LOCAL_USER, CallPolicy, Decision, Principal
-from ferrule.core.secrets import merge_secrets
 from ferrule.core.spec import Effects, Tool, ToolCapability
 from ferrule.engine.config import OnStoreFailure, ToolEngineConfig
 from ferrule.engine.deadline import Deadline
@@ -332,25 +331,33 @@ class CallLog:
 
     def emit_before_call(self, call: RunningCall) -> None:
         if self._events.has_subscriber_for(ToolEngineEventType.BEFORE_TOOL_CALL):
-            params = self._redact_params(call, self._find_secret_names(call))
+            try:
+                names = self._actions.get(call.tool_name, call.action).secret_names
+            except Exception:  # what is wrong with the name is reported by the next step
+                params = _recordable_params(call)
+            else:
+                params = self._store.redact_arguments(call.params, names, call.context.conversation_id)
             data = {"params": params, "action": call.action, "context": call.context}
             self._emit(ToolEngineEventType.BEFORE_TOOL_CALL, call, data)
 
     def record_start(self, call: RunningCall) -> None:
-        """From here on the call has its record, even if this process is killed; Rejected if it must and cannot.
+        """Record the start of a call, so that even `kill -9` does not lose it. Raises Rejected if it must have a record
+        and the record cannot be stored.
 
-        With an approval it has the record already, from the transaction that used the approval.
+        With an approval the call has its record already, from the transaction that used the approval.
         """
         if call.record is None:
             call.record = make_record(call)
             failure = self._store.record_started(call.record, secret_names=_secret_names(call))
             if failure is not None:
                 self._refuse_without_record(call, failure)
+        if self._events.has_subscribers:
+            self.emit_start(call, call.record)
 
-    def emit_start(self, call: RunningCall) -> None:
+    def emit_start(self, call: RunningCall, record: ToolCallRecord) -> None:
         if self._events.has_subscriber_for(ToolEngineEventType.EXECUTION_STARTED):
-            params = self._redact_params(call, _secret_names(call))
-            self._emit(ToolEngineEventType.EXECUTION_STARTED, call, {"params": params, "action": call.action})
+            data = {"params": copy_json(record.params), "action": call.action}
+            self._emit(ToolEngineEventType.EXECUTION_STARTED, call, data)
 
     def _refuse_without_record(self, call: RunningCall, failure: Exception) -> None:
         is_destructive = call.prepared is None or call.prepared.effects.destructive
@@ -384,10 +391,10 @@ class CallLog:
             self._emit(ToolEngineEventType.EXECUTION_PROGRESS, call, {"progress": progress, "action": call.action})
 
     def record_end(self, call: RunningCall, result: ToolExecutionResult) -> None:
+        """Record the end of a call, and give its result the recorded arguments."""
         record = call.record
         if record is None:  # it ended before it started, perhaps because of its arguments
             record = call.record = make_record(call)
-            record.params = copy_json(record.params)
         if result.is_success:
             record.status = "success"
             record.result = result.output
@@ -405,6 +412,7 @@ class CallLog:
         if metadata:
             record.artifact_id = metadata.get("artifact_id")
         self._store.record_finished(record, secret_names=_secret_names(call))
+        result.arguments = record.params
 
     def log_failure(self, call: RunningCall, error: BaseException) -> None:
         """Log what a tool raised, with its traceback: both may have secrets of the arguments in them."""
@@ -440,6 +448,7 @@ class CallLog:
             metadata=copy_json(result.metadata) if result.metadata else {},
             call_id=result.call_id,
             content=result.content,
+            arguments=copy_json(result.arguments),
         )
         if secrets := _secrets_of(call):
             redact = self._store.redaction.redact
@@ -451,30 +460,9 @@ class CallLog:
             self._emit(event_type, call, {"result": copied, "action": call.action}, copied.error, result.error_type)
         if not wants_end:
             return
-        params = self._redact_params(call, None if call.prepared is None else call.prepared.secret_names)
+        params = copy_json(result.arguments)
         data = {"params": params, "action": call.action, "context": call.context, "result": copied}
         self._emit(ToolEngineEventType.AFTER_TOOL_CALL, call, data, copied.error, result.error_type)
-
-    def _find_secret_names(self, call: RunningCall) -> frozenset[str] | None:
-        """The secret parameters of the tool that the call names; None if there is no such tool (yet)."""
-        try:
-            return self._actions.get(call.tool_name, call.action).secret_names
-        except Exception:  # what is wrong with the name is reported by the next step
-            return None
-
-    def _redact_params(self, call: RunningCall, secret_names: frozenset[str] | None) -> Any:
-        """The arguments as subscribers get them: a copy, without what the tool declares secret."""
-        params = call.params
-        if secret_names is None:
-            return _recordable_params(call)
-        if not isinstance(params, Mapping):
-            return copy_json(params)
-        known_secrets = (*_secrets_of(call), *self._store.find_known_secrets(call.context.conversation_id, params))
-        if not (secret_names or known_secrets):
-            return copy_json(params)
-        redaction = self._store.redaction
-        secrets = merge_secrets(known_secrets, redaction.find_secrets(params, secret_names))
-        return redaction.redact_params(params, secret_names, secrets)
 
     def _emit(
         self,
@@ -495,7 +483,7 @@ def make_record(call: RunningCall) -> ToolCallRecord:
     record = ToolCallRecord(  # by position, which takes half the time
         call.call_id,
         tool_id,
-        call.params if prepared is not None and type(call.params) is dict else _recordable_params(call),
+        copy_json(call.params if prepared is not None and type(call.params) is dict else _recordable_params(call)),
         action,
         context.caller_id,
         context.caller_type,

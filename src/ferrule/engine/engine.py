@@ -27,7 +27,7 @@ from ferrule.core.call import (
     ToolExecutor,
     ValidationResult,
 )
-from ferrule.core.content import as_text, encode_json, plain_json
+from ferrule.core.content import as_text
 from ferrule.core.elicitation import OnElicit
 from ferrule.core.events import EventBus, EventCallback, EventFilter, ToolEngineEvent, ToolEngineEventType
 from ferrule.core.names import ACTION_SEPARATOR
@@ -420,16 +420,12 @@ class ToolEngine:
         return self._authorizer.permissions(principal, policy)
 
     def redact_arguments(self, tool_name: str, params: Any, action: str | None = None) -> dict[str, Any]:
-        """The arguments of a call as they may be shown and recorded: without secrets."""
-        arguments = params if type(params) is dict else _plain_arguments(params)
+        """Return the arguments of a call that has no result yet, without secrets. A result has its own `arguments`."""
         tools, secret_names = self.registry.snapshot(), frozenset[str]()
         if isinstance(tool_name, str) and tools.may_contain(tool_name):
             with suppress(ToolNotFound):
                 secret_names = tools.find(tool_name, action)[1].secret_names
-        redaction = self.store.redaction
-        if not secret_names and not redaction.may_contain_secret(encode_json(arguments).decode()):
-            return dict(arguments)
-        return redaction.redact_params(arguments, secret_names, redaction.find_secrets(arguments, secret_names))
+        return self.store.redact_arguments(params, secret_names)
 
     # Events and records
 
@@ -478,12 +474,6 @@ def _context_with_timeout(context: ToolExecutionContext | None, timeout: float |
             f"A timeout must be more than 0 seconds, not {as_text(seconds)[:100]} ({type(seconds).__name__})."
         )
     return context
-
-
-def _plain_arguments(params: Any) -> dict[str, Any]:
-    """Arguments that are no dictionary, as one."""
-    plain = plain_json(params)
-    return plain if isinstance(plain, dict) else {"arguments": plain}
 
 
 async def _close_if_closable(closable: Any) -> None:

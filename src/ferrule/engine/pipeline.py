@@ -125,8 +125,6 @@ class CallPipeline:
                     if call.approval is not None:
                         await self._use_approval(call, action)
                     self._log.record_start(call)
-                    if self._events.has_subscribers:
-                        self._log.emit_start(call)
                     output = await self._run_tool(call, action, executor)
                 except NeedsApproval as signal:
                     output = await self._run_with_approval(call, action, executor, signal)

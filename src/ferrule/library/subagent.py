@@ -123,10 +123,13 @@ class ToolSubAgent:
 
     async def _add_details(self, action: str | None, params: Any, result: ToolExecutionResult) -> None:
         redact_text = self._engine.store.redaction.redact_text
+        arguments = result.arguments
+        if arguments is None:  # several candidates have answered
+            arguments = self._engine.redact_arguments(result.tool_name, params, action)
         self.call_details.append(
             {
                 "tool_name": result.tool_name,
-                "params": self._engine.redact_arguments(result.tool_name, params, action),
+                "params": arguments,
                 "is_success": result.is_success,
                 "error": None if result.error is None else redact_text(result.error),
                 "error_type": result.error_type,

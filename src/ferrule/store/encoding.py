@@ -68,6 +68,7 @@ def _id_of(line: bytes) -> bytes:
 
 
 def _encode_head(record: ToolCallRecord, redaction: Redaction, secret_names: frozenset[str]) -> bytes:
+    """Encode what is known when a call starts. The record keeps its arguments without secrets."""
     identity = [
         record.record_id,
         record.started_at,
@@ -101,8 +102,8 @@ def _encode_head(record: ToolCallRecord, redaction: Redaction, secret_names: fro
         ):
             return encoded[:-1] + b"," + params
     record.secrets = merge_secrets(record.secrets, redaction.find_secrets(record.params, secret_names))
-    redacted = redaction.redact_params(record.params, secret_names, record.secrets)
-    return encode_escaped([*map(_to_storable, identity), redacted])[:-1]
+    record.params = redaction.redact_params(record.params, secret_names, record.secrets)
+    return encode_escaped([*map(_to_storable, identity), record.params])[:-1]
 
 
 def _encode_tail(record: ToolCallRecord, redaction: Redaction) -> bytes:
