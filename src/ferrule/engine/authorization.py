@@ -34,7 +34,7 @@ class Authorizer:
         """Under the engine's policy; kept, because it takes some time to ask about every tool."""
 
     def permissions(self, principal: Principal, policy: CallPolicy | None) -> Permissions:
-        """What a principal may do, under its own policy or else the engine's."""
+        """Return what a principal may do, under its own policy or else the engine's."""
         if policy is not None and policy is not self._policy:
             return Permissions(policy, principal)
         permissions = self._permissions.get(principal)
@@ -45,7 +45,7 @@ class Authorizer:
         return permissions
 
     def context_of_nested_call(self, context: ToolExecutionContext, parent: RunningCall | None) -> ToolExecutionContext:
-        """The context of a call that a tool makes by any way: it may do no more than the tool's caller.
+        """Return the context of a call that a tool makes by any way: the call may do no more than the tool's caller.
 
         A mark of approval that did not come from the engine does not count.
         """
@@ -59,7 +59,8 @@ class Authorizer:
         return replace(context, principal=context.principal.nested_in(parent.principal), policy=policy)
 
     def check_policy(self, call: RunningCall, action: PreparedAction) -> Decision:
-        """What the policy says about calls of an action by this caller; PermissionDenied if it allows none.
+        """Return what the policy says about calls of an action by this caller. Raises PermissionDenied if none is
+        allowed.
 
         For callers from outside such an action does not exist: by the error they could learn its name.
 
@@ -83,7 +84,7 @@ class Authorizer:
     def decide_with_arguments(
         self, call: RunningCall, action: PreparedAction, arguments: Mapping[str, Any]
     ) -> Decision:
-        """What the policy says about this very call; PermissionDenied if it does not allow it."""
+        """Return what the policy says about this very call. Raises PermissionDenied if the call is not allowed."""
         permissions = self.permissions(call.principal, call.policy)
         decision = call.decision = permissions.decide(action.tool, action.capability, arguments)
         if decision.verdict == "deny":
@@ -93,7 +94,7 @@ class Authorizer:
     def remove_hidden_tool_names(
         self, call: RunningCall, error: ToolNotFound, snapshot: RegistrySnapshot
     ) -> ToolNotFound:
-        """The error without names of tools that the caller may not see."""
+        """Return the error without names of tools that the caller may not see."""
         permissions = self.permissions(call.principal, call.policy)
         actions = [(tool, capability) for tool in snapshot for capability in tool.spec.capabilities]
         try:

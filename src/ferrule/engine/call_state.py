@@ -89,7 +89,7 @@ class ActionTable:
         """Called when a tool cannot be reached any more, with its source and id."""
 
     def get(self, tool: str | Tool, action: str | None) -> PreparedAction:
-        """The action of a tool, or of the tool with a name; ToolNotFound where it cannot be called."""
+        """Return the action of a tool, or of the tool with a name. Raises ToolNotFound if it cannot be called."""
         if self._version != self._registry.version:
             self._version = self._registry.version
             self._prepared.clear()
@@ -105,7 +105,7 @@ class ActionTable:
         return self._registry.snapshot()
 
     def breaker(self, source: str, tool_id: str) -> CircuitBreaker:
-        """The breaker of a tool, which all versions of the tool share: they are reached by the same connection."""
+        """Return the breaker that all versions of a tool share: they are reached by the same connection."""
         breaker = self._breakers.get((source, tool_id))
         if breaker is None:
             breaker = CircuitBreaker(self._config.breaker, on_open=lambda: self.on_circuit_open(source, tool_id))
@@ -228,7 +228,7 @@ class RunningCall:
         return self.context.leaves_validation_to_tool and action.validates_itself and type(self.params) is dict
 
     def accept_params(self, action: PreparedAction, checked: ValidationResult) -> dict[str, Any]:
-        """The arguments that a check has accepted; InvalidArguments with what is wrong with the others."""
+        """Return the arguments that a check has accepted. Raises InvalidArguments with what is wrong."""
         if not checked.is_valid:
             problems = " ".join(str(error) for error in checked.errors)
             has_actions = len(action.tool.spec.capabilities) > 1  # an error names the action, not its server
@@ -263,7 +263,7 @@ class RunningCall:
         return _pause_deadlines([call.deadline for call in outer if call.deadline is not None])
 
     def iterate_with_parents(self) -> Iterator[RunningCall]:
-        """The call and the calls that it is nested in."""
+        """Yield the call and the calls that it is nested in."""
         call: RunningCall | None = self
         while call is not None:
             yield call
@@ -476,7 +476,7 @@ class CallLog:
 
 
 def make_record(call: RunningCall) -> ToolCallRecord:
-    """What is known of a call when it starts."""
+    """Make the record of a call, with what is known when the call starts."""
     prepared, context, parent = call.prepared, call.context, call.parent
     of_unknown_tool = (call.tool_name, call.action, None, None)
     tool_id, action, fingerprint, source = of_unknown_tool if prepared is None else prepared.record_fields
@@ -505,7 +505,9 @@ def make_record(call: RunningCall) -> ToolCallRecord:
 
 
 def _recordable_params(call: RunningCall) -> dict[str, Any]:
-    """What to record of arguments that are not a dictionary, or of a call of an unknown tool."""
+    """Return what to record of the arguments: of an unknown tool or of another type than a dictionary, not their
+    values.
+    """
     params = call.params
     if not isinstance(params, dict):
         return {} if params is None else {"arguments": NOT_RECORDED if call.prepared is None else params}
@@ -515,13 +517,13 @@ def _recordable_params(call: RunningCall) -> dict[str, Any]:
 
 
 def _keep_names(params: dict[Any, Any]) -> dict[str, Any]:
-    """What is recorded of arguments without their values: the first names, which may be many and long too."""
+    """Return the first names of arguments without their values. There may be many names, and long ones."""
     names = itertools.islice(dict.keys(params), MAX_RECORDED_NAMES)
     return {safe_str(name)[:MAX_RECORDED_NAME_LENGTH]: NOT_RECORDED for name in names}
 
 
 def _redact_part(part: Content, redact: Callable[[str], str]) -> Content:
-    """A part of a result without secrets; what is no text stays as it is."""
+    """Return a part of a result without the secrets in its texts."""
     if isinstance(part, Text):
         return replace(part, text=redact(part.text))
     if isinstance(part, Resource):
@@ -530,7 +532,7 @@ def _redact_part(part: Content, redact: Callable[[str], str]) -> Content:
 
 
 def _secrets_of(call: RunningCall) -> tuple[str, ...]:
-    """The secrets in the arguments of a call, as its record has found them, and in those of the tool that makes it."""
+    """Return the secrets that the records of a call, or of the call that made it, have found in arguments."""
     if call.record is not None:
         return call.record.secrets
     return _secrets_of(call.parent) if call.parent is not None else ()

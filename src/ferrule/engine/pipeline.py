@@ -96,7 +96,7 @@ class CallPipeline:
         self.is_closed = False
 
     async def run(self, call: RunningCall, tool: Tool | None = None) -> ToolExecutionResult:
-        """All steps of one call, of `tool` or of the tool that it names."""
+        """Run all steps of one call, of `tool` or of the tool that the call names."""
         try:
             action = call.prepared = self._find_action(call, tool) or await self._find_after_discovery(call, tool)
             if action.prepare is not None and (tool_to_call := action.prepare(action.tool, action.capability)):
@@ -192,7 +192,7 @@ class CallPipeline:
         return True
 
     def _find_ended_call(self, invocation: Invocation) -> RunningCall | None:
-        """The call of this engine that an invocation was for."""
+        """Return the call of this engine that an invocation was for."""
         nested = invocation.call_tool
         return nested.args[0] if isinstance(nested, partial) and nested.func == self._call_nested else None
 
@@ -223,7 +223,7 @@ class CallPipeline:
     # The steps
 
     def _find_action(self, call: RunningCall, tool: Tool | None) -> PreparedAction | None:
-        """The tool and action that the caller names; None when they may still be discovered."""
+        """Return the tool and action that the caller names; None when they may still be discovered."""
         if call.argument_error is not None:
             raise InvalidArguments(call.argument_error)
         try:
@@ -275,7 +275,7 @@ class CallPipeline:
         return result
 
     def _check_known_failure(self, call: RunningCall, action: PreparedAction) -> Output | None:
-        """The result that the run's memory has for this call, if any; KnownFailure for a call that is known to fail."""
+        """Return the result that the run's memory has, if any. Raises KnownFailure if the call is known to fail."""
         memory = call.context.memory
         if memory is None:
             return None
@@ -506,7 +506,7 @@ class CallPipeline:
     async def _run_with_retries(
         self, call: RunningCall, action: PreparedAction, executor: ToolExecutor, invocation: Invocation
     ) -> Any:
-        """The tool's value, after retries where they are allowed and may help."""
+        """Return the tool's value, after retries where they are allowed and may help."""
         breaker, effects, policy = action.breaker, action.effects, self._config.retry
         deadline = call.deadline
         assert deadline is not None
@@ -543,7 +543,7 @@ class CallPipeline:
     def _explain_exception(
         self, call: RunningCall, action: PreparedAction, deadline: Deadline, error: BaseException
     ) -> BaseException:
-        """What an exception out of a tool means, now that its deadline and its task have ended."""
+        """Return what an exception out of a tool means, now that its deadline and its task have ended."""
         if isinstance(error, (KeyboardInterrupt, GeneratorExit)):  # GeneratorExit: the caller's coroutine is closed
             return error
         if deadline.is_cancelled_by_caller:  # whatever the tool made of it
@@ -572,7 +572,7 @@ class CallPipeline:
     async def _call_nested(
         self, outer: RunningCall, tool_name: str, params: dict[str, Any], action: str | None
     ) -> ToolExecutionResult:
-        """A call made by a running tool, under its context."""
+        """Make a call for a running tool, under its context."""
         context = replace(
             outer.context,
             caller_id=outer.tool_name,
@@ -591,7 +591,7 @@ class CallPipeline:
         return self._deadlines
 
     def _timeout_of(self, call: RunningCall, action: PreparedAction) -> float:
-        """Seconds: the shorter of the caller's timeout and the tool's own."""
+        """Return the shorter of the caller's timeout and the tool's own, in seconds."""
         timeout = call.context.timeout
         if isinstance(timeout, DefaultTimeout):
             return action.timeout or self._config.default_timeout

@@ -67,7 +67,7 @@ class PluginContext:
     read_section: Callable[[str, type[Any]], Any] = _default_section
 
     def config(self, name: str, config_type: type[T]) -> T:
-        """The section `[tools.NAME]` of `ferrule.toml` as a dataclass or a pydantic model; SetupError for mistakes."""
+        """Return the section `[tools.NAME]` of `ferrule.toml` as a config. Raises SetupError for mistakes."""
         config: T = self.read_section(name, config_type)
         return config
 
@@ -133,11 +133,11 @@ class Discovery:
         return self._servers.is_discovering or (self.plugins is not None and not self.plugins.is_complete)
 
     def may_discover(self, tool_name: str) -> bool:
-        """Whether waiting may bring the tool or its actions."""
+        """Return whether waiting may bring the tool or its actions."""
         return self.is_pending or self._servers.find_unlisted(tool_name) is not None
 
     def explain_failure(self, tool_name: str) -> str | None:
-        """Why the MCP server that a name stands for has not listed its actions."""
+        """Return why the MCP server that a name stands for has not listed its actions."""
         return self._servers.explain_failure(tool_name)
 
     async def wait(self, tool_name: str | None = None) -> None:

@@ -86,11 +86,11 @@ class ToolSubAgent:
         return results
 
     def redact_arguments(self, tool_name: str, params: Any, action: str | None = None) -> dict[str, Any]:
-        """The arguments of a call as they may be shown and recorded: without secrets."""
+        """Return the arguments of a call that has no result yet, without secrets."""
         return self._engine.redact_arguments(tool_name, params, action)
 
     def get_execution_summary(self) -> dict[str, Any]:
-        """Everything this agent called, with details."""
+        """Return everything this agent called, with details."""
         summary = self._summarize_calls()
         return {
             "agent_id": self.agent_id,
@@ -105,7 +105,7 @@ class ToolSubAgent:
         }
 
     def get_brief_summary(self) -> dict[str, Any]:
-        """For an overview: how many calls, of which tools, and whether any failed."""
+        """Return an overview: how many calls, of which tools, and whether any failed."""
         return self._summarize_calls().to_brief()
 
     def _make_context(self, timeout: float | None) -> ToolExecutionContext:
