@@ -336,7 +336,8 @@ class CallLog:
             except Exception:  # what is wrong with the name is reported by the next step
                 params = _recordable_params(call)
             else:
-                params = self._store.redact_arguments(call.params, names, call.context.conversation_id)
+                run_id, secrets = call.context.conversation_id, _secrets_of(call)
+                params = self._store.redact_arguments(call.params, names, run_id, secrets)
             data = {"params": params, "action": call.action, "context": call.context}
             self._emit(ToolEngineEventType.BEFORE_TOOL_CALL, call, data)
 

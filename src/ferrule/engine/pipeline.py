@@ -103,11 +103,8 @@ class CallPipeline:
                 action = call.prepared = self._actions.get(await tool_to_call, action.capability.name)
             # Before anything is said about the tool's parameters.
             decision = self._authorizer.check_policy(call, action)
-            if action.check.takes_long(call.params):
-                await self._validate_elsewhere(call, action)
-            else:
-                self._validate(call, action)
-            output = None if call.context.memory is None else self._check_known_failure(call, action)
+            await self._validate(call, action)
+            output = self._check_known_failure(call, action)
             is_undecided = decision.verdict != "allow" or decision.depends_on_arguments
             if (is_undecided or call.context.approval_id is not None) and await self._authorize(call, action, decision):
                 output = self._check_known_failure(call, action)  # the person has changed the arguments
@@ -120,8 +117,7 @@ class CallPipeline:
                 if action.price and self._costs.budgets:
                     await self._pay(call, action)
                 try:
-                    if not self._try_acquire_slot(call, action):
-                        await self._acquire_slot(call, action)
+                    await self._acquire_slot(call, action)
                     if call.approval is not None:
                         await self._use_approval(call, action)
                     self._log.record_start(call)
@@ -243,18 +239,15 @@ class CallPipeline:
                 raise
             raise ToolNotFound(f"{call.tool_name!r} cannot be called: {reason}") from None
 
-    def _validate(self, call: RunningCall, action: PreparedAction) -> None:
-        if not call.leaves_validation_to_tool(action):
-            call.params = call.accept_params(action, action.check.check(call.params))
-
-    async def _validate_elsewhere(self, call: RunningCall, action: PreparedAction) -> None:
-        """The same for arguments whose check may take longer than the call: in a process that ends with the call."""
-        if not action.check.takes_long(call.params):
-            self._validate(call, action)
-        elif not call.leaves_validation_to_tool(action):
-            call.params = call.accept_params(action, await self._check_elsewhere(call, action))
+    async def _validate(self, call: RunningCall, action: PreparedAction) -> None:
+        if call.leaves_validation_to_tool(action):
+            return
+        is_quick = not action.check.takes_long(call.params)
+        checked = action.check.check(call.params) if is_quick else await self._check_elsewhere(call, action)
+        call.params = call.accept_params(action, checked)
 
     async def _check_elsewhere(self, call: RunningCall, action: PreparedAction) -> ValidationResult:
+        """Check arguments for which that may take longer than the call, in a process that ends with the call."""
         deadline = call.deadline = Deadline(self._deadlines_of_this_loop(), self._timeout_of(call, action))
         self.running[call.call_id] = call
         try:
@@ -317,7 +310,7 @@ class CallPipeline:
         edited = await self._authorizer.find_approval(call, action, reason, is_required=is_required, **details)
         if edited is not None:
             call.params = edited
-            await self._validate_elsewhere(call, action)
+            await self._validate(call, action)
             self._decide_with_arguments(call, action)
         # The approval covers this call alone: calls that the tool makes have neither its id nor its mark.
         call.context = replace(call.context, approval_id=None)
@@ -344,8 +337,8 @@ class CallPipeline:
             call.add_metadata(cached=True)
         return output
 
-    def _try_acquire_slot(self, call: RunningCall, action: PreparedAction) -> bool:
-        """Take a slot; False when none is free and the call has to wait for one."""
+    async def _acquire_slot(self, call: RunningCall, action: PreparedAction) -> None:
+        """Take a slot, or wait for one. Raises Rejected if the call must not run now."""
         if call.depth > self._config.max_depth:
             raise Rejected(
                 f"Tool calls are nested {call.depth} deep (limit {self._config.max_depth}). Is there a cycle?",
@@ -355,23 +348,19 @@ class CallPipeline:
             self.abandoned_tasks.check(call.tool_name)
         if action.breaker.faults:
             action.breaker.check(call.tool_name)
-        call.slot = self._concurrency.try_acquire(action.bucket, caller_type=call.context.caller_type)
+        context = call.context
+        call.slot = self._concurrency.try_acquire(action.bucket, caller_type=context.caller_type)
         if call.slot is None:
-            return False
+            since = time.perf_counter()
+            with call.pause_outer_deadlines():
+                try:
+                    call.slot = await self._concurrency.acquire(
+                        action.bucket, priority=context.priority, caller_type=context.caller_type
+                    )
+                finally:
+                    call.wait_time = time.perf_counter() - since
         if action.breaker.faults:
-            action.breaker.begin_call(call.tool_name)
-        return True
-
-    async def _acquire_slot(self, call: RunningCall, action: PreparedAction) -> None:
-        since = time.perf_counter()
-        with call.pause_outer_deadlines():
-            try:
-                call.slot = await self._concurrency.acquire(
-                    action.bucket, priority=call.context.priority, caller_type=call.context.caller_type
-                )
-            finally:
-                call.wait_time = time.perf_counter() - since
-        action.breaker.begin_call(call.tool_name)  # checked again: other calls may have opened the circuit meanwhile
+            action.breaker.begin_call(call.tool_name)  # checked again: other calls may have opened the circuit
 
     async def _use_approval(self, call: RunningCall, action: PreparedAction) -> None:
         try:

@@ -25,7 +25,7 @@ from ferrule.hub.candidates import (
     select_permitted,
 )
 from ferrule.hub.race import ExtraCallBudget, LatencyTracker, gather_results, race_concurrently, race_staggered
-from ferrule.hub.results import CandidateCall, HubRequest, RequestKey
+from ferrule.hub.results import CandidateCall, HubRequest, RequestKey, describe_failure, source_metadata
 from ferrule.hub.synthesis import (
     HubStrategy,
     Synthesizer,
@@ -127,7 +127,10 @@ class ToolHub:
             result = await self.engine.execute_candidate(
                 candidate.tool, candidate.capability.name, arguments, context, timeout=timeout, on_progress=on_progress
             )
-            return _add_source_metadata(result, candidate)
+            result.metadata = {**result.metadata, **source_metadata([candidate.source], synthesized=False)}
+            if not result.is_success:
+                result.metadata["failures"] = [describe_failure(candidate, result)]
+            return result
         request = HubRequest(
             name=tool_name,
             action=action,
@@ -368,17 +371,6 @@ class ToolHub:
             snapshot = registry.snapshot()
             self._index, self._index_version = CandidateIndex(snapshot), snapshot.version
         return self._index
-
-
-def _add_source_metadata(result: ToolExecutionResult, candidate: ToolCandidate) -> ToolExecutionResult:
-    """The result of the only candidate, which nearly every call has: what `HubRequest.finish` does, in less time."""
-    source = candidate.source
-    meta = {"source": source, "synthesized": False, "source_count": 1, "sources": [source]}
-    result.metadata = {**result.metadata, "_meta": meta}
-    if not result.is_success:
-        failure = {"candidate": candidate.label, "error": result.error, "error_type": result.error_type}
-        result.metadata["failures"] = [failure]
-    return result
 
 
 def _find_reason_to_stop(result: CandidateCall) -> str | None:

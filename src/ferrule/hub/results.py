@@ -170,16 +170,17 @@ class HubRequest:
         )
 
     def _candidate_metadata(self) -> dict[str, Any]:
-        failed = [each for each in self.ended_calls if not each.result.is_success]
+        failures = [describe_failure(c.candidate, c.result) for c in self.ended_calls if not c.result.is_success]
         metadata: dict[str, Any] = {}
         if self.skipped:
             metadata["skipped"] = [skipped.to_dict() for skipped in self.skipped]
-        if failed:
-            metadata["failures"] = [
-                {"candidate": each.candidate.label, "error": each.result.error, "error_type": each.result.error_type}
-                for each in failed
-            ]
+        if failures:
+            metadata["failures"] = failures
         return metadata
+
+
+def describe_failure(candidate: ToolCandidate, result: ToolExecutionResult) -> dict[str, Any]:
+    return {"candidate": candidate.label, "error": result.error, "error_type": result.error_type}
 
 
 def source_metadata(sources: list[str], *, synthesized: bool) -> dict[str, Any]:

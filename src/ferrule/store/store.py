@@ -230,12 +230,16 @@ class ToolKnowledgeStore:
         return () if secrets is None else secrets.find_in(*values)
 
     def redact_arguments(
-        self, params: Any, secret_names: frozenset[str] = NO_NAMES, run_id: str | None = None
+        self,
+        params: Any,
+        secret_names: frozenset[str] = NO_NAMES,
+        run_id: str | None = None,
+        known_secrets: tuple[str, ...] = (),
     ) -> dict[str, Any]:
         """Return arguments as they may be shown: without the values of `secret_names`, and without other secrets."""
         plain = params if type(params) is dict else plain_json(params)
         arguments = plain if isinstance(plain, dict) else {"arguments": plain}
-        known_secrets = self.find_known_secrets(run_id, arguments)
+        known_secrets = (*known_secrets, *self.find_known_secrets(run_id, arguments))
         if not (secret_names or known_secrets or self.redaction.may_contain_secret(encode_json(arguments).decode())):
             return dict(arguments)
         secrets = merge_secrets(known_secrets, self.redaction.find_secrets(arguments, secret_names))
