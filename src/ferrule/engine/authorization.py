@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from ferrule.catalog.registry import RegistrySnapshot
 from ferrule.core.call import ToolExecutionContext
@@ -76,9 +76,14 @@ class Authorizer:
             last = action.last_decision = (principal, policy, decision)
         call.decision = last[2]
         if last[2].verdict == "deny":
-            if _is_external(principal):
-                _hide_action(call, last[2].reason)
-            raise PermissionDenied(last[2].reason)
+            if not _is_external(principal):
+                raise PermissionDenied(last[2].reason)
+            # The record of the call, which its caller may read, does not differ from one of an unknown tool.
+            tool_name, call.prepared, call.decision = call.tool_name, None, None
+            logger.info(
+                "principal=<%s>, tool=<%s> | hidden from the caller: %s", principal.label, tool_name, last[2].reason
+            )
+            raise ToolNotFound(f"There is no tool {tool_name!r} here.")
         return last[2]
 
     def decide_with_arguments(
@@ -152,7 +157,11 @@ class Authorizer:
     ) -> NeedsApproval:
         """Store a request; returns the error that ends the call, with the details of the tool that asked for it."""
         if call.context.approval_id is not None:
-            reason = f"{await self._explain_unusable_approval(call.context.approval_id, binding)} {reason}"
+            try:
+                unusable = explain_mismatch(await self._approvals.get(call.context.approval_id), binding)
+            except SetupError as error:
+                unusable = str(error)
+            reason = f"{unusable} {reason}"
         secrets = self._redaction.find_secrets(call.params, action.secret_names)
         arguments = self._redaction.redact_params(call.params, action.secret_names, secrets)
         reason = self._redaction.redact_text(reason, secrets)
@@ -179,19 +188,6 @@ class Authorizer:
             f"`ferrule approvals approve {request.approval_id}`.{repeat}",
             **{**details, "approval_id": request.approval_id},
         )
-
-    async def _explain_unusable_approval(self, approval_id: str, binding: CallBinding) -> str:
-        try:
-            return explain_mismatch(await self._approvals.get(approval_id), binding)
-        except SetupError as error:
-            return str(error)
-
-
-def _hide_action(call: RunningCall, reason: str) -> NoReturn:
-    """End a call as if there were no such action: the record of it, which its caller may read, does not differ."""
-    logger.info("principal=<%s>, tool=<%s> | hidden from the caller: %s", call.principal.label, call.tool_name, reason)
-    call.prepared = call.decision = None
-    raise ToolNotFound(f"There is no tool {call.tool_name!r} here.")
 
 
 def _is_external(principal: Principal) -> bool:

@@ -241,7 +241,7 @@ class RunningCall:
         return checked.validated_params
 
     def disable_caching(self) -> None:
-        """Do not cache the result, nor those of the calls that this one is nested in: they are made from its result."""
+        """Do not cache the results of this call and the calls that it is nested in: they are made from its result."""
         call: RunningCall | None = self
         while call is not None:
             call.cache_key = None
@@ -274,7 +274,7 @@ class RunningCall:
 async def pause_for_person(*calls: RunningCall) -> AsyncIterator[None]:
     """Wait for a person on behalf of calls: for an answer or an approval.
 
-    Meanwhile their timeouts are paused, with those of the calls that they are nested in, and other calls may use their
+    Meanwhile their timeouts are paused, also of the calls that they are nested in, and other calls may use their
     slots. When the block is left, the call has its slot again; of several calls, one of them.
     """
     chain = dict.fromkeys(each for call in calls for each in call.iterate_with_parents())

@@ -77,9 +77,9 @@ class ToolEngine:
         prices: PriceList | None = None,
         budgets: Sequence[Budget] = (),
     ) -> None:
-        """`policy` decides about every call whose context has no policy of its own.
+        """`policy` decides about every call whose context has no policy.
 
-        Without a `config`, no folder is read: `./tools` may belong to anybody. A config that a program passes is the
+        Without a `config`, no folder is read: `./tools` may belong to any user. A config that a program passes is the
         program's word, and its folders are read.
 
         `on_elicit` asks the user what an MCP server wants to know; without it, such questions are declined."""

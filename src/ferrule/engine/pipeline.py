@@ -432,7 +432,11 @@ class CallPipeline:
     def _normalize_result(self, call: RunningCall, action: PreparedAction, output: Output) -> ToolExecutionResult:
         if call.cache_key is not None and call.attempts:
             self._cache.add(call.cache_key, action.tool, output, action.effects.cache_ttl)
-        data = self._cut_long_output(call, output.data, action.max_output)
+        data, secrets = output.data, call.record.secrets if call.record is not None else ()
+        cut = cut_output(data, action.max_output, self._store, secrets)
+        if cut is not None:
+            data = cut.data
+            call.add_metadata(artifact_id=cut.artifact_id, truncated=True, size=cut.size)
         return ToolExecutionResult(
             True,
             call.tool_name,
@@ -550,13 +554,6 @@ class CallPipeline:
             return CallCancelled(f"Tool {call.tool_name!r} was stopped, because {reason}.", **outcome)
         is_abandoned = call.deadline is not None and call.deadline.is_abandoned
         return make_timeout_error(call.tool_name, self._timeout_of(call, action), is_abandoned=is_abandoned)
-
-    def _cut_long_output(self, call: RunningCall, data: dict[str, Any], max_bytes: int) -> dict[str, Any]:
-        cut = cut_output(data, max_bytes, self._store, call.record.secrets if call.record is not None else ())
-        if cut is None:
-            return data
-        call.add_metadata(artifact_id=cut.artifact_id, truncated=True, size=cut.size)
-        return cut.data
 
     async def _call_nested(
         self, outer: RunningCall, tool_name: str, params: dict[str, Any], action: str | None

@@ -105,7 +105,10 @@ class ToolPlugins:
     def _load_entry(self, entry: EntryPoint) -> list[Tool]:
         self._loaded.add(entry.value)
         try:
-            tools = _build_tools(entry.load(), self._context)
+            tools = entry.load()
+            if isinstance(tools, FunctionType) and options_of(tools) is None:  # not decorated with @tool
+                tools = list(tools(self._context))
+            tools = collect_tools(tools)
             source = _source_of(entry) if any(tool.source == "tools" for tool in tools) else ""
             return self._context.engine.register(
                 *(replace(tool, source=source) if tool.source == "tools" else tool for tool in tools)
@@ -157,12 +160,6 @@ def _read_plugin_entries(path: Sequence[str]) -> Sequence[EntryPoint]:
     from importlib.metadata import entry_points  # takes 20 ms to import
 
     return tuple(entry_points(group=ENTRY_POINT_GROUP))
-
-
-def _build_tools(value: Any, context: PluginContext) -> list[Tool]:
-    if isinstance(value, FunctionType) and options_of(value) is None:  # not decorated with @tool
-        return collect_tools(list(value(context)))
-    return collect_tools(value)
 
 
 def _source_of(entry: EntryPoint) -> str:

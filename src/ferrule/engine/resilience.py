@@ -36,7 +36,7 @@ CacheKey: TypeAlias = Hashable
 class ResultCache:
     """The newest results of tools that declare themselves cacheable, by tool, action and arguments.
 
-    Every caller gets a copy of its own.
+    Every caller gets its own copy.
     """
 
     def __init__(self, max_entries: int = 1000, clock: Callable[[], float] = time.monotonic) -> None:

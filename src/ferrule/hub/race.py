@@ -59,7 +59,7 @@ class LatencyTracker:
 
     The engine's statistics count a tool of one id together whatever its source and action, and with the calls that
     failed or lost a race. Here only successes of the very candidate count: first those in the records, which are read
-    once and only if they matter, then those of calls that the hub makes itself.
+    once and only if they matter, then successes of calls that the hub makes itself.
     """
 
     def __init__(self, engine: ToolEngine, *, default: float) -> None:

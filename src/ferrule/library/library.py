@@ -70,7 +70,7 @@ class FailureAnalytics:
     ) -> dict[str, list[Any]]:
         """Return how a tool has failed in all runs, most important first: how often, and what helped, in general words.
 
-        The values that failed, and the error texts, are those of the run with this context.
+        The values that failed, and the error texts, come from the run with this context.
         """
         history = self._library.failures
         await history.load()
@@ -112,7 +112,7 @@ class UnifiedToolLibrary:
         model: Model | Synthesizer | None = None,
         language: str = "en",
     ) -> None:
-        """`policy` decides about every call whose caller has no policy of its own. `tenant` is whose failures the runs
+        """`policy` decides about every call whose caller has no policy. `tenant` is whose failures the runs
         of this library learn from; an agent may have its own. `model` combines the answers where several tools do one
         job; an agent uses its own. `hub` configures that. Tools are described in the `language`: `en` or `zh`.
         """
@@ -188,7 +188,7 @@ class UnifiedToolLibrary:
     def register(self, *tools: Any, per_method: bool = False) -> list[ToolSpec]:
         """Register functions, objects with several methods, or specs; each becomes a tool.
 
-        With `per_method` each method of an object becomes a tool of its own; they work on the same object.
+        With `per_method` each method of an object becomes a separate tool; they work on the same object.
         """
         if per_method:
             tools = tuple(
@@ -213,7 +213,7 @@ class UnifiedToolLibrary:
     async def register_openapi(self, source: str, **options: Any) -> RegistrationResult:
         """Register an API by its OpenAPI document (a path, a URL or its text): a tool with an action per operation.
 
-        `options` are those of `ferrule.kinds.openapi.tool.read_openapi`. The `guard` is the configuration's.
+        `ferrule.kinds.openapi.tool.read_openapi` takes the `options`. The `guard` is the configuration's.
         """
         try:
             tool = await asyncio.to_thread(

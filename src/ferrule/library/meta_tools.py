@@ -32,7 +32,7 @@ from ferrule.kinds.function.tools import tool_of
 META_TOOLS: Final = ("search_tools", "call_tool")
 MAX_HITS = 50
 CALL_TIMEOUT = 24 * 3600.0
-"""Seconds; the tool that is called has a limit of its own."""
+"""Seconds; the tool that is called has its own limit."""
 _ERRORS_BY_TYPE: dict[str, type[CallError]] = {
     kind.error_type: kind
     for kind in (ToolNotFound, Rejected, TimedOut, CallCancelled, PermissionDenied, NeedsApproval, ExecutionFailed)

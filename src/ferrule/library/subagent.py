@@ -44,7 +44,7 @@ class ToolSubAgent:
         """`caller` makes its calls: a hub or a library; the engine itself if None. `memory` is asked before each call.
 
         `tools` restricts it, and the tools that it calls, to these. `policy` decides instead of the engine's.
-        `model` combines the answers where several tools do one job. `priority` is that of its calls.
+        `model` combines the answers where several tools do one job. Its calls have the `priority`.
         """
         self.agent_id = agent_id
         self.parent_agent_id = parent_agent_id

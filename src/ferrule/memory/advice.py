@@ -49,7 +49,7 @@ class FailureAdvisor:
         *,
         max_retries: int = 3,
     ) -> None:
-        """`permissions` are those of the run: it is advised to use only what it may call."""
+        """Take the `permissions` of the run: it is advised to use only what it may call."""
         self._context, self._registry, self._history = context, registry, history
         self._permissions, self._max_retries = permissions, max_retries
         self._tools: Mapping[str, Tool] = {}

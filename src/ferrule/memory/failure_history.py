@@ -4,7 +4,7 @@ A pattern belongs to one version of a tool (its fingerprint) and one action. Its
 deleted after a month without a new failure. Patterns only warn: a call that failed last week may work today.
 
 Runs may belong to different people, so a pattern has no values of arguments and no error texts; these stay in the
-memory of the run that met them. Each tenant has its own patterns. A pattern that somebody pinned stays until it is
+memory of the run that met them. Each tenant has its own patterns. A pattern that a person pinned stays until it is
 deleted, and its weight stays what it is.
 """
 
@@ -160,7 +160,7 @@ class FailureHistory:
         return None if pattern is None else pattern.what_helped
 
     async def pin(self, key: str, *, pinned: bool = True) -> FailurePattern | None:
-        """Keep a pattern for ever, or let it expire again; None if there is none with this key."""
+        """Keep a pattern, or let it expire again; return None if no pattern has this key."""
         await self.load()
         pattern = self._patterns.get(key)
         if pattern is None:

@@ -314,7 +314,7 @@ class RunMemory:
         if not effects.read_only:
             self._allow_retries_after_change(identity, params, result.executed_at.timestamp())
         elif "approval_id" in result.metadata:
-            return  # it was approved for one call: the next one needs an approval of its own
+            return  # it was approved for one call: the next one needs its own approval
         elif not effects.polling and not _has_volatile_name(tool.id, capability.name):
             self._count_result(identity, result)
 

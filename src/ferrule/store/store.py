@@ -196,7 +196,7 @@ class ToolKnowledgeStore:
     ) -> bool:
         """Use an approval and record the start of its call, both or neither; False when it covers no such call (now).
 
-        The end of the call is recorded as that of any other.
+        The end of the call is recorded by `record_finished`.
         """
         line = self._encode_start(record, secret_names)
         start = CallStart(record_id=record.record_id, line=line, owner=self._journal.owner)
@@ -292,7 +292,7 @@ class ToolKnowledgeStore:
 
     @asynccontextmanager
     async def lock(self, name: str) -> AsyncIterator[StoreLock]:
-        """Hold a lock that only one user of the store has at a time; LockHeld while somebody else has it.
+        """Hold a lock that only one user of the store has at a time. Raises LockHeld while another one has it.
 
         It is released when others can read everything written under it: while the database does not accept that, the
         lock stays taken. The death of a process releases its locks (with Postgres after some seconds). A holder whose

@@ -1,4 +1,4 @@
-"""What a span says: the attributes of OpenTelemetry's conventions for generative AI, and those of OpenInference."""
+"""What a span says: the attributes of OpenTelemetry's conventions for generative AI, and of OpenInference."""
 
 from __future__ import annotations
 
