@@ -704,3 +704,24 @@ async def test_a_caller_restricted_to_some_tools_cannot_reach_others_even_throug
         )
     assert direct.error_type == "permission_denied" and "may be used here: report" in str(direct.error)
     assert "may be used here: report" in nested.text and both.text == "page"
+
+
+async def test_result_events_and_record_have_the_same_arguments_without_secrets():
+    seen: list[Any] = []
+
+    @tool
+    async def log_in(user: dict[str, Any], password: str, tries: int = 1) -> int:
+        """Log in."""
+        user["name"] = "changed by the tool"
+        return tries
+
+    async with engine_with(log_in) as engine:
+        engine.subscribe(lambda event: seen.append(event.data.get("params")))
+        result = await engine.execute("log_in", {"user": {"name": "Ada"}, "password": "xyzzy-12345"})
+        refused = await engine.execute("log_in", {"user": 1, "password": "xyzzy-12345"})
+        records = await engine.query_call_records()
+    shown = {"user": {"name": "Ada"}, "password": "[redacted]", "tries": 1}
+    assert result.arguments == records[1].params == shown
+    assert refused.arguments == records[0].params == {"user": 1, "password": "[redacted]"}
+    as_written = {"user": {"name": "Ada"}, "password": "[redacted]"}
+    assert seen == [as_written, shown, None, shown, refused.arguments, None, refused.arguments]

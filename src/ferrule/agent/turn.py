@@ -437,6 +437,9 @@ class ActiveRun:
         advice: str = "",
     ) -> None:
         tool_id, action = resolved.tool_id, resolved.action
+        arguments = None if result is None else result.arguments
+        if arguments is None:
+            arguments = self._subagent.redact_arguments(tool_id, resolved.call.arguments, action)
         step = result_of_call(
             resolved,
             tool_id,
@@ -445,7 +448,7 @@ class ActiveRun:
             record_id="" if result is None else result.call_id,
             error_type=error_type if result is None else result.error_type,
             action=action,
-            arguments=self._subagent.redact_arguments(tool_id, resolved.call.arguments, action),
+            arguments=arguments,
             seconds=0.0 if result is None else result.execution_time,
             cost=None if result is None else result.metadata.get("cost"),
             advice=advice if self._can_reason else "",

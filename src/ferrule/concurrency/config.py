@@ -20,7 +20,7 @@ class ConcurrencyConfig:
     queue_size: int = 100
     """How many calls may wait for a slot; one more is rejected."""
     default_timeout: float = 30.0
-    """Seconds a call may wait for a slot unless it brings a timeout of its own; `math.inf` for no limit."""
+    """Seconds a call may wait for a slot unless it brings its own timeout; `math.inf` for no limit."""
     strategy: Strategy = "fifo"
     """`fifo`: in order of arrival. `priority`: higher priority first. `reject`: no call waits."""
     bucket_limits: Mapping[str, int] = field(default_factory=dict)

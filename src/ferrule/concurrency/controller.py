@@ -5,8 +5,8 @@ costs about a microsecond; without room the call waits in a queue, or is rejecte
 the reason.
 
 **A tool that calls a tool.** If a call kept its slot while the calls it makes wait for theirs, a few such calls would
-fill all slots and wait for each other for ever. So *no call holds a slot while it waits for another one*. A call made
-inside another is *nested* (known from a context variable of the running task), and then:
+fill all slots and wait for each other. So *no call holds a slot while it waits for another one*. A call made inside
+another is *nested* (known from a context variable of the running task), and then:
 
 - The outer slot is suspended as soon as the first nested call arrives, and stays so while any nested call waits or
   runs.
@@ -31,11 +31,11 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from itertools import count
-from typing import Any, Final
+from typing import Final
 
 from ferrule.concurrency.config import ConcurrencyConfig, ConcurrencyMetrics
 from ferrule.concurrency.fleet import FleetLimits, RenewLeases
@@ -149,7 +149,7 @@ class ToolConcurrencyController:
         return slot
 
     async def acquire_separately(self, bucket: str) -> Slot:
-        """Wait for a slot that is not that of a call of this task: what the task acquires is not nested in it."""
+        """Wait for a slot that belongs to no call of this task: what the task acquires is not nested in it."""
         slot = Slot(self._find_bucket(bucket), None)
         if not slot.bucket.scheduler.try_start(slot):
             await self._wait_for_slot(slot, 0, self.config.default_timeout)
@@ -182,16 +182,21 @@ class ToolConcurrencyController:
         if outer is not None:
             await _wait_until_reclaimed(outer)
 
-    def slot(
+    @asynccontextmanager
+    async def slot(
         self,
         bucket: str = "general",
         *,
         priority: int = 0,
         caller_type: str = "unknown",
         timeout: float | None = None,
-    ) -> SlotContext:
+    ) -> AsyncIterator[Slot]:
         """Hold a slot for the block: `async with controller.slot("http"):`."""
-        return SlotContext(self, bucket, priority, caller_type, timeout)
+        slot = await self.acquire(bucket, priority=priority, caller_type=caller_type, timeout=timeout)
+        try:
+            yield slot
+        finally:
+            await self.release_and_wait(slot)
 
     def report_load(self, slot: Slot | None, *, seconds: float = 0.0, is_overload: bool = False) -> None:
         """Report how a call of an adaptive bucket has gone. `is_overload` means a timeout or an answer 429."""
@@ -272,24 +277,24 @@ class ToolConcurrencyController:
             await self._fleet.renew_for(slot.bucket.name)  # other processes may have room
             if scheduler.try_start(slot):
                 return
-        slot.rank = self._rank(priority)
+        # The smallest rank starts first. Calls age at one speed, so their order is fixed.
+        since = self._clock() - priority * self.config.ageing if self.config.strategy == "priority" else 0.0
+        slot.rank = (since, next(self._arrivals))
         self._check_rate(slot, timeout)
         if scheduler.enqueue(slot):
             return
-        reason = self._reason_not_to_wait() or await self._wait_in_queue(slot, timeout)
+        if self.config.strategy == "reject":
+            reason = CONCURRENCY_LIMIT
+        elif self._scheduler.waiting > self.config.queue_size:
+            reason = QUEUE_FULL
+        else:
+            reason = await self._wait_in_queue(slot, timeout)
         if reason:
             scheduler.withdraw(slot)
             error = self._make_rejection(reason, slot.bucket.name, timeout)
             if outer is not None:
                 await _wait_until_reclaimed(outer)
             raise error
-
-    def _rank(self, priority: int) -> tuple[float, int]:
-        """Return the rank of a call: the smallest starts first. Calls age at one speed, so their order is fixed."""
-        arrival = next(self._arrivals)
-        if self.config.strategy == "priority":
-            return (self._clock() - priority * self.config.ageing, arrival)
-        return (0.0, arrival)
 
     def _check_rate(self, slot: Slot, timeout: float) -> None:
         """Reject a call immediately when the rate limit cannot let it start in time."""
@@ -306,11 +311,6 @@ class ToolConcurrencyController:
                 bucket=bucket,
                 retry_after=retry_after,
             )
-
-    def _reason_not_to_wait(self) -> str:
-        if self.config.strategy == "reject":
-            return CONCURRENCY_LIMIT
-        return QUEUE_FULL if self._scheduler.waiting > self.config.queue_size else ""
 
     async def _wait_in_queue(self, slot: Slot, timeout: float) -> str:
         """Wait, and return the reason of a rejection, or an empty text when the call may run."""
@@ -329,7 +329,10 @@ class ToolConcurrencyController:
             self._total_timeout += 1
         else:
             self._total_rejected += 1
-        no_slot = f"No slot for a call in bucket {bucket!r} ({self._describe_limits(bucket)})"
+        limit = f"limit: {_format_call_count(self.config.max_concurrent)}"
+        if (own := self._limits.get(bucket)) is not None:
+            limit = f"limit: {_format_call_count(own)} in this bucket, {self.config.max_concurrent} in total"
+        no_slot = f"No slot for a call in bucket {bucket!r} ({limit})"
         messages = {
             CONCURRENCY_LIMIT: f"{no_slot}, and calls do not wait for one (strategy 'reject')."
             " Call again when another call has ended.",
@@ -338,12 +341,6 @@ class ToolConcurrencyController:
             CLOSED: f"{no_slot} before the engine closed, which starts no more calls. Call again after a restart.",
         }
         return Rejected(messages[reason], reason=reason, bucket=bucket)
-
-    def _describe_limits(self, bucket: str) -> str:
-        own = self._limits.get(bucket)
-        if own is None:
-            return f"limit: {_format_call_count(self.config.max_concurrent)}"
-        return f"limit: {_format_call_count(own)} in this bucket, {self.config.max_concurrent} in total"
 
     def _scheduler_of_running_loop(self) -> SlotScheduler:
         """Move to another event loop; only the start times of the rate limits come along."""
@@ -365,26 +362,9 @@ class ToolConcurrencyController:
         return SlotScheduler(self.config, self._limits, self._rates, self._clock, self._fleet.wake, self._adaptive)
 
 
-class SlotContext:
-    """A slot from the entry of an `async with` block to its exit."""
-
-    __slots__ = ("_arguments", "_controller", "_slot")
-
-    def __init__(self, controller: ToolConcurrencyController, *arguments: Any) -> None:
-        self._controller, self._arguments = controller, arguments
-
-    async def __aenter__(self) -> Slot:
-        bucket, priority, caller_type, timeout = self._arguments
-        self._slot = await self._controller.acquire(bucket, priority=priority, caller_type=caller_type, timeout=timeout)
-        return self._slot
-
-    def __aexit__(self, *exc_info: object) -> Coroutine[Any, Any, None]:
-        return self._controller.release_and_wait(self._slot)
-
-
 @asynccontextmanager
 async def suspend_slots(slots: Sequence[Slot], *, of_calls: Sequence[Slot]) -> AsyncIterator[None]:
-    """Let others use the slots while their calls wait for something that is no work, such as a person.
+    """Let others use the slots while their calls wait for something else than work, such as a person.
 
     `of_calls` are the slots of the calls of which one continues when the block is left: then one of them is counted
     again. Waiting for all of them would never end where they are more than the limit, because each needs its answer to

@@ -214,7 +214,7 @@ class FleetLimits:
             return
         try:
             grants = await self._renew_leases(request)
-        except Exception as error:  # whatever it is, calls wait for the next try and not for ever
+        except Exception as error:  # whatever it is, calls wait for the next try
             self.failures += 1
             if self.failures == 1:
                 logger.warning("error=<%r> | shared limits: the leases could not be renewed, trying again", error)

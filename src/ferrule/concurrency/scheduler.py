@@ -6,7 +6,7 @@ it was given its slot therefore finds the slot in the state `ACTIVE` and passes 
 
 One rule holds after every public method: *no waiting call could run*. So a new call that finds room overtakes no other.
 
-Waiting calls stand in queues sorted by rank. A bucket with a limit of its own has its own queue; all others share
+Waiting calls stand in queues sorted by rank. A bucket with its own limit has its own queue; all others share
 one. Only the head of a queue can start, and of several heads that could run the one with the best rank does. So a
 full bucket delays no other bucket.
 """

@@ -223,6 +223,8 @@ class ToolExecutionResult:
     """Images, audio and resources the tool returned."""
     original: Any = field(default=None, repr=False, compare=False)
     """The result as an MCP server returned it, complete and unchanged except for secrets; None for other tools."""
+    arguments: dict[str, Any] | None = field(default=None, repr=False, compare=False)
+    """The arguments as they were recorded: valid, and without secrets. None for a result that is not of one call."""
 
     # Names that results are known by in the design documents.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from ferrule.catalog.registry import RegistrySnapshot
 from ferrule.core.call import ToolExecutionContext
@@ -34,7 +34,7 @@ class Authorizer:
         """Under the engine's policy; kept, because it takes some time to ask about every tool."""
 
     def permissions(self, principal: Principal, policy: CallPolicy | None) -> Permissions:
-        """What a principal may do, under its own policy or else the engine's."""
+        """Return what a principal may do, under its own policy or else the engine's."""
         if policy is not None and policy is not self._policy:
             return Permissions(policy, principal)
         permissions = self._permissions.get(principal)
@@ -45,7 +45,7 @@ class Authorizer:
         return permissions
 
     def context_of_nested_call(self, context: ToolExecutionContext, parent: RunningCall | None) -> ToolExecutionContext:
-        """The context of a call that a tool makes by any way: it may do no more than the tool's caller.
+        """Return the context of a call that a tool makes by any way: the call may do no more than the tool's caller.
 
         A mark of approval that did not come from the engine does not count.
         """
@@ -59,7 +59,8 @@ class Authorizer:
         return replace(context, principal=context.principal.nested_in(parent.principal), policy=policy)
 
     def check_policy(self, call: RunningCall, action: PreparedAction) -> Decision:
-        """What the policy says about calls of an action by this caller; PermissionDenied if it allows none.
+        """Return what the policy says about calls of an action by this caller. Raises PermissionDenied if none is
+        allowed.
 
         For callers from outside such an action does not exist: by the error they could learn its name.
 
@@ -75,15 +76,20 @@ class Authorizer:
             last = action.last_decision = (principal, policy, decision)
         call.decision = last[2]
         if last[2].verdict == "deny":
-            if _is_external(principal):
-                _hide_action(call, last[2].reason)
-            raise PermissionDenied(last[2].reason)
+            if not _is_external(principal):
+                raise PermissionDenied(last[2].reason)
+            # The record of the call, which its caller may read, does not differ from one of an unknown tool.
+            tool_name, call.prepared, call.decision = call.tool_name, None, None
+            logger.info(
+                "principal=<%s>, tool=<%s> | hidden from the caller: %s", principal.label, tool_name, last[2].reason
+            )
+            raise ToolNotFound(f"There is no tool {tool_name!r} here.")
         return last[2]
 
     def decide_with_arguments(
         self, call: RunningCall, action: PreparedAction, arguments: Mapping[str, Any]
     ) -> Decision:
-        """What the policy says about this very call; PermissionDenied if it does not allow it."""
+        """Return what the policy says about this very call. Raises PermissionDenied if the call is not allowed."""
         permissions = self.permissions(call.principal, call.policy)
         decision = call.decision = permissions.decide(action.tool, action.capability, arguments)
         if decision.verdict == "deny":
@@ -93,7 +99,7 @@ class Authorizer:
     def remove_hidden_tool_names(
         self, call: RunningCall, error: ToolNotFound, snapshot: RegistrySnapshot
     ) -> ToolNotFound:
-        """The error without names of tools that the caller may not see."""
+        """Return the error without names of tools that the caller may not see."""
         permissions = self.permissions(call.principal, call.policy)
         actions = [(tool, capability) for tool in snapshot for capability in tool.spec.capabilities]
         try:
@@ -151,7 +157,11 @@ class Authorizer:
     ) -> NeedsApproval:
         """Store a request; returns the error that ends the call, with the details of the tool that asked for it."""
         if call.context.approval_id is not None:
-            reason = f"{await self._explain_unusable_approval(call.context.approval_id, binding)} {reason}"
+            try:
+                unusable = explain_mismatch(await self._approvals.get(call.context.approval_id), binding)
+            except SetupError as error:
+                unusable = str(error)
+            reason = f"{unusable} {reason}"
         secrets = self._redaction.find_secrets(call.params, action.secret_names)
         arguments = self._redaction.redact_params(call.params, action.secret_names, secrets)
         reason = self._redaction.redact_text(reason, secrets)
@@ -178,19 +188,6 @@ class Authorizer:
             f"`ferrule approvals approve {request.approval_id}`.{repeat}",
             **{**details, "approval_id": request.approval_id},
         )
-
-    async def _explain_unusable_approval(self, approval_id: str, binding: CallBinding) -> str:
-        try:
-            return explain_mismatch(await self._approvals.get(approval_id), binding)
-        except SetupError as error:
-            return str(error)
-
-
-def _hide_action(call: RunningCall, reason: str) -> NoReturn:
-    """End a call as if there were no such action: the record of it, which its caller may read, does not differ."""
-    logger.info("principal=<%s>, tool=<%s> | hidden from the caller: %s", call.principal.label, call.tool_name, reason)
-    call.prepared = call.decision = None
-    raise ToolNotFound(f"There is no tool {call.tool_name!r} here.")
 
 
 def _is_external(principal: Principal) -> bool:

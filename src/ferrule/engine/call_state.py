@@ -27,7 +27,6 @@ from ferrule.core.content import Content, Output, Resource, Text, copy_json, is_
 from ferrule.core.elicitation import Elicitation, OnElicit
 from ferrule.core.events import EventBus, ToolEngineEventType
 from ferrule.core.permission import LOCAL_USER, CallPolicy, Decision, Principal
-from ferrule.core.secrets import merge_secrets
 from ferrule.core.spec import Effects, Tool, ToolCapability
 from ferrule.engine.config import OnStoreFailure, ToolEngineConfig
 from ferrule.engine.deadline import Deadline
@@ -90,7 +89,7 @@ class ActionTable:
         """Called when a tool cannot be reached any more, with its source and id."""
 
     def get(self, tool: str | Tool, action: str | None) -> PreparedAction:
-        """The action of a tool, or of the tool with a name; ToolNotFound where it cannot be called."""
+        """Return the action of a tool, or of the tool with a name. Raises ToolNotFound if it cannot be called."""
         if self._version != self._registry.version:
             self._version = self._registry.version
             self._prepared.clear()
@@ -106,7 +105,7 @@ class ActionTable:
         return self._registry.snapshot()
 
     def breaker(self, source: str, tool_id: str) -> CircuitBreaker:
-        """The breaker of a tool, which all versions of the tool share: they are reached by the same connection."""
+        """Return the breaker that all versions of a tool share: they are reached by the same connection."""
         breaker = self._breakers.get((source, tool_id))
         if breaker is None:
             breaker = CircuitBreaker(self._config.breaker, on_open=lambda: self.on_circuit_open(source, tool_id))
@@ -229,7 +228,7 @@ class RunningCall:
         return self.context.leaves_validation_to_tool and action.validates_itself and type(self.params) is dict
 
     def accept_params(self, action: PreparedAction, checked: ValidationResult) -> dict[str, Any]:
-        """The arguments that a check has accepted; InvalidArguments with what is wrong with the others."""
+        """Return the arguments that a check has accepted. Raises InvalidArguments with what is wrong."""
         if not checked.is_valid:
             problems = " ".join(str(error) for error in checked.errors)
             has_actions = len(action.tool.spec.capabilities) > 1  # an error names the action, not its server
@@ -242,7 +241,7 @@ class RunningCall:
         return checked.validated_params
 
     def disable_caching(self) -> None:
-        """Do not cache the result, nor those of the calls that this one is nested in: they are made from its result."""
+        """Do not cache the results of this call and the calls that it is nested in: they are made from its result."""
         call: RunningCall | None = self
         while call is not None:
             call.cache_key = None
@@ -264,7 +263,7 @@ class RunningCall:
         return _pause_deadlines([call.deadline for call in outer if call.deadline is not None])
 
     def iterate_with_parents(self) -> Iterator[RunningCall]:
-        """The call and the calls that it is nested in."""
+        """Yield the call and the calls that it is nested in."""
         call: RunningCall | None = self
         while call is not None:
             yield call
@@ -275,7 +274,7 @@ class RunningCall:
 async def pause_for_person(*calls: RunningCall) -> AsyncIterator[None]:
     """Wait for a person on behalf of calls: for an answer or an approval.
 
-    Meanwhile their timeouts are paused, with those of the calls that they are nested in, and other calls may use their
+    Meanwhile their timeouts are paused, also of the calls that they are nested in, and other calls may use their
     slots. When the block is left, the call has its slot again; of several calls, one of them.
     """
     chain = dict.fromkeys(each for call in calls for each in call.iterate_with_parents())
@@ -332,25 +331,34 @@ class CallLog:
 
     def emit_before_call(self, call: RunningCall) -> None:
         if self._events.has_subscriber_for(ToolEngineEventType.BEFORE_TOOL_CALL):
-            params = self._redact_params(call, self._find_secret_names(call))
+            try:
+                names = self._actions.get(call.tool_name, call.action).secret_names
+            except Exception:  # what is wrong with the name is reported by the next step
+                params = _recordable_params(call)
+            else:
+                run_id, secrets = call.context.conversation_id, _secrets_of(call)
+                params = self._store.redact_arguments(call.params, names, run_id, secrets)
             data = {"params": params, "action": call.action, "context": call.context}
             self._emit(ToolEngineEventType.BEFORE_TOOL_CALL, call, data)
 
     def record_start(self, call: RunningCall) -> None:
-        """From here on the call has its record, even if this process is killed; Rejected if it must and cannot.
+        """Record the start of a call, so that even `kill -9` does not lose it. Raises Rejected if it must have a record
+        and the record cannot be stored.
 
-        With an approval it has the record already, from the transaction that used the approval.
+        With an approval the call has its record already, from the transaction that used the approval.
         """
         if call.record is None:
             call.record = make_record(call)
             failure = self._store.record_started(call.record, secret_names=_secret_names(call))
             if failure is not None:
                 self._refuse_without_record(call, failure)
+        if self._events.has_subscribers:
+            self.emit_start(call, call.record)
 
-    def emit_start(self, call: RunningCall) -> None:
+    def emit_start(self, call: RunningCall, record: ToolCallRecord) -> None:
         if self._events.has_subscriber_for(ToolEngineEventType.EXECUTION_STARTED):
-            params = self._redact_params(call, _secret_names(call))
-            self._emit(ToolEngineEventType.EXECUTION_STARTED, call, {"params": params, "action": call.action})
+            data = {"params": copy_json(record.params), "action": call.action}
+            self._emit(ToolEngineEventType.EXECUTION_STARTED, call, data)
 
     def _refuse_without_record(self, call: RunningCall, failure: Exception) -> None:
         is_destructive = call.prepared is None or call.prepared.effects.destructive
@@ -384,10 +392,10 @@ class CallLog:
             self._emit(ToolEngineEventType.EXECUTION_PROGRESS, call, {"progress": progress, "action": call.action})
 
     def record_end(self, call: RunningCall, result: ToolExecutionResult) -> None:
+        """Record the end of a call, and give its result the recorded arguments."""
         record = call.record
         if record is None:  # it ended before it started, perhaps because of its arguments
             record = call.record = make_record(call)
-            record.params = copy_json(record.params)
         if result.is_success:
             record.status = "success"
             record.result = result.output
@@ -405,6 +413,7 @@ class CallLog:
         if metadata:
             record.artifact_id = metadata.get("artifact_id")
         self._store.record_finished(record, secret_names=_secret_names(call))
+        result.arguments = record.params
 
     def log_failure(self, call: RunningCall, error: BaseException) -> None:
         """Log what a tool raised, with its traceback: both may have secrets of the arguments in them."""
@@ -440,6 +449,7 @@ class CallLog:
             metadata=copy_json(result.metadata) if result.metadata else {},
             call_id=result.call_id,
             content=result.content,
+            arguments=copy_json(result.arguments),
         )
         if secrets := _secrets_of(call):
             redact = self._store.redaction.redact
@@ -451,30 +461,9 @@ class CallLog:
             self._emit(event_type, call, {"result": copied, "action": call.action}, copied.error, result.error_type)
         if not wants_end:
             return
-        params = self._redact_params(call, None if call.prepared is None else call.prepared.secret_names)
+        params = copy_json(result.arguments)
         data = {"params": params, "action": call.action, "context": call.context, "result": copied}
         self._emit(ToolEngineEventType.AFTER_TOOL_CALL, call, data, copied.error, result.error_type)
-
-    def _find_secret_names(self, call: RunningCall) -> frozenset[str] | None:
-        """The secret parameters of the tool that the call names; None if there is no such tool (yet)."""
-        try:
-            return self._actions.get(call.tool_name, call.action).secret_names
-        except Exception:  # what is wrong with the name is reported by the next step
-            return None
-
-    def _redact_params(self, call: RunningCall, secret_names: frozenset[str] | None) -> Any:
-        """The arguments as subscribers get them: a copy, without what the tool declares secret."""
-        params = call.params
-        if secret_names is None:
-            return _recordable_params(call)
-        if not isinstance(params, Mapping):
-            return copy_json(params)
-        known_secrets = (*_secrets_of(call), *self._store.find_known_secrets(call.context.conversation_id, params))
-        if not (secret_names or known_secrets):
-            return copy_json(params)
-        redaction = self._store.redaction
-        secrets = merge_secrets(known_secrets, redaction.find_secrets(params, secret_names))
-        return redaction.redact_params(params, secret_names, secrets)
 
     def _emit(
         self,
@@ -488,14 +477,14 @@ class CallLog:
 
 
 def make_record(call: RunningCall) -> ToolCallRecord:
-    """What is known of a call when it starts."""
+    """Make the record of a call, with what is known when the call starts."""
     prepared, context, parent = call.prepared, call.context, call.parent
     of_unknown_tool = (call.tool_name, call.action, None, None)
     tool_id, action, fingerprint, source = of_unknown_tool if prepared is None else prepared.record_fields
     record = ToolCallRecord(  # by position, which takes half the time
         call.call_id,
         tool_id,
-        call.params if prepared is not None and type(call.params) is dict else _recordable_params(call),
+        copy_json(call.params if prepared is not None and type(call.params) is dict else _recordable_params(call)),
         action,
         context.caller_id,
         context.caller_type,
@@ -517,7 +506,9 @@ def make_record(call: RunningCall) -> ToolCallRecord:
 
 
 def _recordable_params(call: RunningCall) -> dict[str, Any]:
-    """What to record of arguments that are not a dictionary, or of a call of an unknown tool."""
+    """Return what to record of the arguments: of an unknown tool or of another type than a dictionary, not their
+    values.
+    """
     params = call.params
     if not isinstance(params, dict):
         return {} if params is None else {"arguments": NOT_RECORDED if call.prepared is None else params}
@@ -527,13 +518,13 @@ def _recordable_params(call: RunningCall) -> dict[str, Any]:
 
 
 def _keep_names(params: dict[Any, Any]) -> dict[str, Any]:
-    """What is recorded of arguments without their values: the first names, which may be many and long too."""
+    """Return the first names of arguments without their values. There may be many names, and long ones."""
     names = itertools.islice(dict.keys(params), MAX_RECORDED_NAMES)
     return {safe_str(name)[:MAX_RECORDED_NAME_LENGTH]: NOT_RECORDED for name in names}
 
 
 def _redact_part(part: Content, redact: Callable[[str], str]) -> Content:
-    """A part of a result without secrets; what is no text stays as it is."""
+    """Return a part of a result without the secrets in its texts."""
     if isinstance(part, Text):
         return replace(part, text=redact(part.text))
     if isinstance(part, Resource):
@@ -542,7 +533,7 @@ def _redact_part(part: Content, redact: Callable[[str], str]) -> Content:
 
 
 def _secrets_of(call: RunningCall) -> tuple[str, ...]:
-    """The secrets in the arguments of a call, as its record has found them, and in those of the tool that makes it."""
+    """Return the secrets that the records of a call, or of the call that made it, have found in arguments."""
     if call.record is not None:
         return call.record.secrets
     return _secrets_of(call.parent) if call.parent is not None else ()

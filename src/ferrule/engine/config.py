@@ -55,7 +55,7 @@ class ToolEngineConfig:
     approval_expiry: float = DEFAULT_EXPIRY
     """Seconds after which a request for approval, or an approval that was not used, no longer counts."""
     builtin_tools: bool = True
-    """Offer the bundled tools, and those of other installed packages."""
+    """Offer the bundled tools, and the tools of other installed packages."""
     on_store_failure: OnStoreFailure = "refuse_destructive"
     """What happens to a call whose start cannot be recorded safely, because the disk is full for example:
     `refuse_destructive` refuses calls of destructive tools, `refuse` all calls, and `continue` none."""

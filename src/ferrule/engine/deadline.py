@@ -54,7 +54,7 @@ class Deadline:
 
     @property
     def is_cancelled_by_caller(self) -> bool:
-        """Whether its task was also cancelled for another reason than the deadline."""
+        """Return whether the task of the call was also cancelled for another reason than the deadline."""
         sent = 0 if self._has_ended else self._cancellations
         return self._task.cancelling() - sent > self._cancellations_before
 
@@ -80,7 +80,7 @@ class Deadline:
         return self.when - self._deadlines.loop.time()
 
     def end(self) -> None:
-        """The call has ended; take back the cancellations that the deadline sent."""
+        """Note that the call has ended, and take back the cancellations that the deadline sent."""
         self._has_ended = True
         self._deadlines.active.discard(self)
         if self._stop_timer is not None:
@@ -105,15 +105,15 @@ class Deadline:
             self._cancel()
 
     def on_cancellation(self) -> None:
-        """A cancellation reaches the tool. If its caller sent it and the tool has not ended some time later, the tool
-        is abandoned. It may as well come from a timeout of the tool's own, which takes it back.
+        """Note that a cancellation reaches the tool. If its caller sent it and the tool has not ended some time later,
+        the tool is abandoned. It may as well come from a timeout of the tool's own, which takes it back.
         """
         if self._stop_timer is None and not self.is_expired:
             deadlines = self._deadlines
             self._stop_timer = deadlines.loop.call_later(deadlines.stop_timeout, self._check_cancellation)
 
     def tasks_left(self) -> list[asyncio.Task[Any]]:
-        """The tasks that still run and that its tool waited for when it was abandoned."""
+        """Return the tasks that still run and that the tool waited for when it was abandoned."""
         awaited = (self.awaited, *getattr(self.awaited, "_children", ()))  # `_children`: of `asyncio.gather`
         return [task for task in awaited if isinstance(task, asyncio.Task) and not task.done()]
 
@@ -166,7 +166,7 @@ class Deadlines:
 
 @types.coroutine
 def run_until_abandoned(coroutine: Coroutine[Any, Any, Any], deadline: Deadline) -> Generator[Any, Any, Any]:
-    """The coroutine's value. If its deadline abandons it, it is closed."""
+    """Return the coroutine's value. If the deadline abandons the coroutine, close it."""
     try:
         resume: Callable[[Any], Any] = coroutine.send
     except AttributeError:  # an executor of the user's may return any awaitable
@@ -238,7 +238,7 @@ class AbandonedTasks:
 
     @property
     def tool_names(self) -> list[str]:
-        """The name of its tool for each task."""
+        """Return the name of the tool that started each task."""
         return list(self._tool_names.values())
 
     def add(self, tool_name: str, call_id: str, tasks: Iterable[asyncio.Task[Any]]) -> None:

@@ -27,7 +27,7 @@ from ferrule.core.call import (
     ToolExecutor,
     ValidationResult,
 )
-from ferrule.core.content import as_text, encode_json, plain_json
+from ferrule.core.content import as_text
 from ferrule.core.elicitation import OnElicit
 from ferrule.core.events import EventBus, EventCallback, EventFilter, ToolEngineEvent, ToolEngineEventType
 from ferrule.core.names import ACTION_SEPARATOR
@@ -77,9 +77,9 @@ class ToolEngine:
         prices: PriceList | None = None,
         budgets: Sequence[Budget] = (),
     ) -> None:
-        """`policy` decides about every call whose context has no policy of its own.
+        """`policy` decides about every call whose context has no policy.
 
-        Without a `config`, no folder is read: `./tools` may belong to anybody. A config that a program passes is the
+        Without a `config`, no folder is read: `./tools` may belong to any user. A config that a program passes is the
         program's word, and its folders are read.
 
         `on_elicit` asks the user what an MCP server wants to know; without it, such questions are declined."""
@@ -191,7 +191,7 @@ class ToolEngine:
 
     @property
     def is_open(self) -> bool:
-        """Whether it was started and is not closed."""
+        """Return whether the engine was started and is not closed."""
         return self.loop is not None and not self._pipeline.is_closed
 
     async def __aenter__(self) -> Self:
@@ -243,7 +243,7 @@ class ToolEngine:
 
     @property
     def is_discovering(self) -> bool:
-        """Whether there may be more tools soon: MCP servers are being listed, or plugins are not loaded yet."""
+        """Return whether there may be more tools soon: MCP servers are being listed, or plugins are not loaded yet."""
         return self._discovery.is_pending
 
     def discover_servers(self) -> None:
@@ -252,7 +252,7 @@ class ToolEngine:
             self._servers.discover()
 
     def may_discover(self, tool_name: str) -> bool:
-        """Whether waiting for the discovery may bring this tool, or its actions."""
+        """Return whether waiting for the discovery may bring this tool, or its actions."""
         return self._discovery.may_discover(tool_name)
 
     async def wait_for_discovery(self, tool_name: str | None = None) -> None:
@@ -260,7 +260,7 @@ class ToolEngine:
         await self._discovery.wait(tool_name)
 
     def explain_missing_listing(self, tool_id: str) -> str | None:
-        """Why an MCP server has not listed its actions; None if it has."""
+        """Return why an MCP server has not listed its actions; None if it has."""
         return self._servers.explain_failure(tool_id)
 
     async def wait_for_listings(self, tool_id: str | None = None) -> None:
@@ -278,7 +278,8 @@ class ToolEngine:
         await self._servers.wait_for_pins(tool_id)
 
     async def discover_action(self, name: str) -> tuple[Tool, ToolCapability]:
-        """The tool and action that a call of this name would use, once it is discovered; ToolNotFound if there is none.
+        """Return the tool and action that a call of this name would use, once discovered. Raises ToolNotFound for other
+        names.
 
         What has changed in an action of an MCP server since the user accepted it is known then.
         """
@@ -291,7 +292,7 @@ class ToolEngine:
 
     @property
     def load_errors(self) -> Sequence[LoadError]:
-        """What could not be loaded when files were last read."""
+        """Return what could not be loaded when files were last read."""
         plugins = self._discovery.plugins
         return (*self._loader.errors, *(plugins.errors if plugins is not None else ()))
 
@@ -302,7 +303,7 @@ class ToolEngine:
 
     @property
     def abandoned_calls(self) -> list[str]:
-        """The tools that did not stop when they were cancelled and whose tasks still run, once for each such task."""
+        """Return the tools that did not stop when they were cancelled, once for each task that still runs."""
         return self._pipeline.abandoned_tasks.tool_names
 
     def circuit_state(self, tool: Tool) -> str:
@@ -355,7 +356,7 @@ class ToolEngine:
         *,
         timeout: float | None = None,
     ) -> list[ToolExecutionResult]:
-        """Many calls, as many concurrently as there are slots; their results in the order of the calls.
+        """Make many calls, as many concurrently as there are slots; return their results in the order of the calls.
 
         A call is `(tool_name, params)` or `{"tool_name": …, "params": …, "action": …}`.
         """
@@ -405,31 +406,27 @@ class ToolEngine:
         return self._pipeline.cancel(call_id)
 
     def check(self, tool: Tool, params: Mapping[str, Any], action: str | None = None) -> ValidationResult:
-        """What is wrong with arguments, and what the tool would get; nothing is called."""
+        """Check arguments without calling the tool: what is wrong with them, and what the tool would get."""
         return self._actions.get(tool, action).check.check(params)
 
     async def is_approval_of(self, approval_id: str, tool: Tool) -> bool:
-        """Whether an approval is for this very tool, where several have its name; True for one that cannot be read."""
+        """Return whether an approval is for this very tool; True for an approval that cannot be read."""
         try:
             return (await self.approvals.get(approval_id)).fingerprint == tool.fingerprint
         except FerruleError:  # the call reports why
             return True
 
     def permissions(self, principal: Principal = LOCAL_USER, policy: CallPolicy | None = None) -> Permissions:
-        """What a principal may call, and so may see, under its own policy or else the engine's."""
+        """Return what a principal may call, and so may see, under its own policy or else the engine's."""
         return self._authorizer.permissions(principal, policy)
 
     def redact_arguments(self, tool_name: str, params: Any, action: str | None = None) -> dict[str, Any]:
-        """The arguments of a call as they may be shown and recorded: without secrets."""
-        arguments = params if type(params) is dict else _plain_arguments(params)
+        """Return the arguments of a call that has no result yet, without secrets. A result has its own `arguments`."""
         tools, secret_names = self.registry.snapshot(), frozenset[str]()
         if isinstance(tool_name, str) and tools.may_contain(tool_name):
             with suppress(ToolNotFound):
                 secret_names = tools.find(tool_name, action)[1].secret_names
-        redaction = self.store.redaction
-        if not secret_names and not redaction.may_contain_secret(encode_json(arguments).decode()):
-            return dict(arguments)
-        return redaction.redact_params(arguments, secret_names, redaction.find_secrets(arguments, secret_names))
+        return self.store.redact_arguments(params, secret_names)
 
     # Events and records
 
@@ -459,7 +456,7 @@ class ToolEngine:
         return await self.store.get_call_statistics(**filters)
 
     def get_artifact(self, artifact_id: str) -> bytes:
-        """The whole of a result that was too long to be handed on."""
+        """Return the whole of a result that was too long to be handed on."""
         return self.store.artifacts.get(artifact_id)
 
 
@@ -478,12 +475,6 @@ def _context_with_timeout(context: ToolExecutionContext | None, timeout: float |
             f"A timeout must be more than 0 seconds, not {as_text(seconds)[:100]} ({type(seconds).__name__})."
         )
     return context
-
-
-def _plain_arguments(params: Any) -> dict[str, Any]:
-    """Arguments that are no dictionary, as one."""
-    plain = plain_json(params)
-    return plain if isinstance(plain, dict) else {"arguments": plain}
 
 
 async def _close_if_closable(closable: Any) -> None:

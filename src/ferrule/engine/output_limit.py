@@ -32,7 +32,7 @@ class ShortenedOutput:
 def cut_output(
     data: dict[str, Any], max_bytes: int, store: ToolKnowledgeStore, secrets: tuple[str, ...]
 ) -> ShortenedOutput | None:
-    """The shortened form of a result that has more than `max_bytes`; None for a result that is short enough."""
+    """Return the shortened form of a result that has more than `max_bytes`; None for a result that is short enough."""
     whole = encode_json(data)
     if len(whole) <= max_bytes:
         return None
@@ -47,7 +47,7 @@ def cut_output(
 
 
 def cut_text(text: str, max_bytes: int) -> str:
-    """At most `max_bytes` of UTF-8, ending with a sentence if one ends in the last half, else with a word."""
+    """Return at most `max_bytes` of UTF-8, ending with a sentence if one ends in the last half, else with a word."""
     encoded = text.encode("utf-8", "replace")
     if len(encoded) <= max_bytes:
         return text

@@ -96,18 +96,15 @@ class CallPipeline:
         self.is_closed = False
 
     async def run(self, call: RunningCall, tool: Tool | None = None) -> ToolExecutionResult:
-        """All steps of one call, of `tool` or of the tool that it names."""
+        """Run all steps of one call, of `tool` or of the tool that the call names."""
         try:
             action = call.prepared = self._find_action(call, tool) or await self._find_after_discovery(call, tool)
             if action.prepare is not None and (tool_to_call := action.prepare(action.tool, action.capability)):
                 action = call.prepared = self._actions.get(await tool_to_call, action.capability.name)
             # Before anything is said about the tool's parameters.
             decision = self._authorizer.check_policy(call, action)
-            if action.check.takes_long(call.params):
-                await self._validate_elsewhere(call, action)
-            else:
-                self._validate(call, action)
-            output = None if call.context.memory is None else self._check_known_failure(call, action)
+            await self._validate(call, action)
+            output = self._check_known_failure(call, action)
             is_undecided = decision.verdict != "allow" or decision.depends_on_arguments
             if (is_undecided or call.context.approval_id is not None) and await self._authorize(call, action, decision):
                 output = self._check_known_failure(call, action)  # the person has changed the arguments
@@ -120,13 +117,10 @@ class CallPipeline:
                 if action.price and self._costs.budgets:
                     await self._pay(call, action)
                 try:
-                    if not self._try_acquire_slot(call, action):
-                        await self._acquire_slot(call, action)
+                    await self._acquire_slot(call, action)
                     if call.approval is not None:
                         await self._use_approval(call, action)
                     self._log.record_start(call)
-                    if self._events.has_subscribers:
-                        self._log.emit_start(call)
                     output = await self._run_tool(call, action, executor)
                 except NeedsApproval as signal:
                     output = await self._run_with_approval(call, action, executor, signal)
@@ -194,7 +188,7 @@ class CallPipeline:
         return True
 
     def _find_ended_call(self, invocation: Invocation) -> RunningCall | None:
-        """The call of this engine that an invocation was for."""
+        """Return the call of this engine that an invocation was for."""
         nested = invocation.call_tool
         return nested.args[0] if isinstance(nested, partial) and nested.func == self._call_nested else None
 
@@ -225,7 +219,7 @@ class CallPipeline:
     # The steps
 
     def _find_action(self, call: RunningCall, tool: Tool | None) -> PreparedAction | None:
-        """The tool and action that the caller names; None when they may still be discovered."""
+        """Return the tool and action that the caller names; None when they may still be discovered."""
         if call.argument_error is not None:
             raise InvalidArguments(call.argument_error)
         try:
@@ -245,18 +239,15 @@ class CallPipeline:
                 raise
             raise ToolNotFound(f"{call.tool_name!r} cannot be called: {reason}") from None
 
-    def _validate(self, call: RunningCall, action: PreparedAction) -> None:
-        if not call.leaves_validation_to_tool(action):
-            call.params = call.accept_params(action, action.check.check(call.params))
-
-    async def _validate_elsewhere(self, call: RunningCall, action: PreparedAction) -> None:
-        """The same for arguments whose check may take longer than the call: in a process that ends with the call."""
-        if not action.check.takes_long(call.params):
-            self._validate(call, action)
-        elif not call.leaves_validation_to_tool(action):
-            call.params = call.accept_params(action, await self._check_elsewhere(call, action))
+    async def _validate(self, call: RunningCall, action: PreparedAction) -> None:
+        if call.leaves_validation_to_tool(action):
+            return
+        is_quick = not action.check.takes_long(call.params)
+        checked = action.check.check(call.params) if is_quick else await self._check_elsewhere(call, action)
+        call.params = call.accept_params(action, checked)
 
     async def _check_elsewhere(self, call: RunningCall, action: PreparedAction) -> ValidationResult:
+        """Check arguments for which that may take longer than the call, in a process that ends with the call."""
         deadline = call.deadline = Deadline(self._deadlines_of_this_loop(), self._timeout_of(call, action))
         self.running[call.call_id] = call
         try:
@@ -277,7 +268,7 @@ class CallPipeline:
         return result
 
     def _check_known_failure(self, call: RunningCall, action: PreparedAction) -> Output | None:
-        """The result that the run's memory has for this call, if any; KnownFailure for a call that is known to fail."""
+        """Return the result that the run's memory has, if any. Raises KnownFailure if the call is known to fail."""
         memory = call.context.memory
         if memory is None:
             return None
@@ -319,7 +310,7 @@ class CallPipeline:
         edited = await self._authorizer.find_approval(call, action, reason, is_required=is_required, **details)
         if edited is not None:
             call.params = edited
-            await self._validate_elsewhere(call, action)
+            await self._validate(call, action)
             self._decide_with_arguments(call, action)
         # The approval covers this call alone: calls that the tool makes have neither its id nor its mark.
         call.context = replace(call.context, approval_id=None)
@@ -346,8 +337,8 @@ class CallPipeline:
             call.add_metadata(cached=True)
         return output
 
-    def _try_acquire_slot(self, call: RunningCall, action: PreparedAction) -> bool:
-        """Take a slot; False when none is free and the call has to wait for one."""
+    async def _acquire_slot(self, call: RunningCall, action: PreparedAction) -> None:
+        """Take a slot, or wait for one. Raises Rejected if the call must not run now."""
         if call.depth > self._config.max_depth:
             raise Rejected(
                 f"Tool calls are nested {call.depth} deep (limit {self._config.max_depth}). Is there a cycle?",
@@ -357,23 +348,19 @@ class CallPipeline:
             self.abandoned_tasks.check(call.tool_name)
         if action.breaker.faults:
             action.breaker.check(call.tool_name)
-        call.slot = self._concurrency.try_acquire(action.bucket, caller_type=call.context.caller_type)
+        context = call.context
+        call.slot = self._concurrency.try_acquire(action.bucket, caller_type=context.caller_type)
         if call.slot is None:
-            return False
+            since = time.perf_counter()
+            with call.pause_outer_deadlines():
+                try:
+                    call.slot = await self._concurrency.acquire(
+                        action.bucket, priority=context.priority, caller_type=context.caller_type
+                    )
+                finally:
+                    call.wait_time = time.perf_counter() - since
         if action.breaker.faults:
-            action.breaker.begin_call(call.tool_name)
-        return True
-
-    async def _acquire_slot(self, call: RunningCall, action: PreparedAction) -> None:
-        since = time.perf_counter()
-        with call.pause_outer_deadlines():
-            try:
-                call.slot = await self._concurrency.acquire(
-                    action.bucket, priority=call.context.priority, caller_type=call.context.caller_type
-                )
-            finally:
-                call.wait_time = time.perf_counter() - since
-        action.breaker.begin_call(call.tool_name)  # checked again: other calls may have opened the circuit meanwhile
+            action.breaker.begin_call(call.tool_name)  # checked again: other calls may have opened the circuit
 
     async def _use_approval(self, call: RunningCall, action: PreparedAction) -> None:
         try:
@@ -445,7 +432,11 @@ class CallPipeline:
     def _normalize_result(self, call: RunningCall, action: PreparedAction, output: Output) -> ToolExecutionResult:
         if call.cache_key is not None and call.attempts:
             self._cache.add(call.cache_key, action.tool, output, action.effects.cache_ttl)
-        data = self._cut_long_output(call, output.data, action.max_output)
+        data, secrets = output.data, call.record.secrets if call.record is not None else ()
+        cut = cut_output(data, action.max_output, self._store, secrets)
+        if cut is not None:
+            data = cut.data
+            call.add_metadata(artifact_id=cut.artifact_id, truncated=True, size=cut.size)
         return ToolExecutionResult(
             True,
             call.tool_name,
@@ -508,7 +499,7 @@ class CallPipeline:
     async def _run_with_retries(
         self, call: RunningCall, action: PreparedAction, executor: ToolExecutor, invocation: Invocation
     ) -> Any:
-        """The tool's value, after retries where they are allowed and may help."""
+        """Return the tool's value, after retries where they are allowed and may help."""
         breaker, effects, policy = action.breaker, action.effects, self._config.retry
         deadline = call.deadline
         assert deadline is not None
@@ -545,7 +536,7 @@ class CallPipeline:
     def _explain_exception(
         self, call: RunningCall, action: PreparedAction, deadline: Deadline, error: BaseException
     ) -> BaseException:
-        """What an exception out of a tool means, now that its deadline and its task have ended."""
+        """Return what an exception out of a tool means, now that its deadline and its task have ended."""
         if isinstance(error, (KeyboardInterrupt, GeneratorExit)):  # GeneratorExit: the caller's coroutine is closed
             return error
         if deadline.is_cancelled_by_caller:  # whatever the tool made of it
@@ -564,17 +555,10 @@ class CallPipeline:
         is_abandoned = call.deadline is not None and call.deadline.is_abandoned
         return make_timeout_error(call.tool_name, self._timeout_of(call, action), is_abandoned=is_abandoned)
 
-    def _cut_long_output(self, call: RunningCall, data: dict[str, Any], max_bytes: int) -> dict[str, Any]:
-        cut = cut_output(data, max_bytes, self._store, call.record.secrets if call.record is not None else ())
-        if cut is None:
-            return data
-        call.add_metadata(artifact_id=cut.artifact_id, truncated=True, size=cut.size)
-        return cut.data
-
     async def _call_nested(
         self, outer: RunningCall, tool_name: str, params: dict[str, Any], action: str | None
     ) -> ToolExecutionResult:
-        """A call made by a running tool, under its context."""
+        """Make a call for a running tool, under its context."""
         context = replace(
             outer.context,
             caller_id=outer.tool_name,
@@ -593,7 +577,7 @@ class CallPipeline:
         return self._deadlines
 
     def _timeout_of(self, call: RunningCall, action: PreparedAction) -> float:
-        """Seconds: the shorter of the caller's timeout and the tool's own."""
+        """Return the shorter of the caller's timeout and the tool's own, in seconds."""
         timeout = call.context.timeout
         if isinstance(timeout, DefaultTimeout):
             return action.timeout or self._config.default_timeout

@@ -67,7 +67,7 @@ class PluginContext:
     read_section: Callable[[str, type[Any]], Any] = _default_section
 
     def config(self, name: str, config_type: type[T]) -> T:
-        """The section `[tools.NAME]` of `ferrule.toml` as a dataclass or a pydantic model; SetupError for mistakes."""
+        """Return the section `[tools.NAME]` of `ferrule.toml` as a config. Raises SetupError for mistakes."""
         config: T = self.read_section(name, config_type)
         return config
 
@@ -105,7 +105,10 @@ class ToolPlugins:
     def _load_entry(self, entry: EntryPoint) -> list[Tool]:
         self._loaded.add(entry.value)
         try:
-            tools = _build_tools(entry.load(), self._context)
+            tools = entry.load()
+            if isinstance(tools, FunctionType) and options_of(tools) is None:  # not decorated with @tool
+                tools = list(tools(self._context))
+            tools = collect_tools(tools)
             source = _source_of(entry) if any(tool.source == "tools" for tool in tools) else ""
             return self._context.engine.register(
                 *(replace(tool, source=source) if tool.source == "tools" else tool for tool in tools)
@@ -133,11 +136,11 @@ class Discovery:
         return self._servers.is_discovering or (self.plugins is not None and not self.plugins.is_complete)
 
     def may_discover(self, tool_name: str) -> bool:
-        """Whether waiting may bring the tool or its actions."""
+        """Return whether waiting may bring the tool or its actions."""
         return self.is_pending or self._servers.find_unlisted(tool_name) is not None
 
     def explain_failure(self, tool_name: str) -> str | None:
-        """Why the MCP server that a name stands for has not listed its actions."""
+        """Return why the MCP server that a name stands for has not listed its actions."""
         return self._servers.explain_failure(tool_name)
 
     async def wait(self, tool_name: str | None = None) -> None:
@@ -157,12 +160,6 @@ def _read_plugin_entries(path: Sequence[str]) -> Sequence[EntryPoint]:
     from importlib.metadata import entry_points  # takes 20 ms to import
 
     return tuple(entry_points(group=ENTRY_POINT_GROUP))
-
-
-def _build_tools(value: Any, context: PluginContext) -> list[Tool]:
-    if isinstance(value, FunctionType) and options_of(value) is None:  # not decorated with @tool
-        return collect_tools(list(value(context)))
-    return collect_tools(value)
 
 
 def _source_of(entry: EntryPoint) -> str:

@@ -36,7 +36,7 @@ CacheKey: TypeAlias = Hashable
 class ResultCache:
     """The newest results of tools that declare themselves cacheable, by tool, action and arguments.
 
-    Every caller gets a copy of its own.
+    Every caller gets its own copy.
     """
 
     def __init__(self, max_entries: int = 1000, clock: Callable[[], float] = time.monotonic) -> None:
@@ -46,7 +46,7 @@ class ResultCache:
     def key(
         self, tool: Tool, capability: ToolCapability, params: dict[str, Any], principal: Principal, policy: object
     ) -> CacheKey | None:
-        """The key of a result; None for arguments that JSON cannot represent exactly (NaN, say).
+        """Return the key of a result; None for arguments that JSON cannot represent exactly (NaN, say).
 
         Results are not shared between principals or policies: a tool may return what its caller may see.
         """
@@ -56,7 +56,7 @@ class ResultCache:
         return tool.source, tool.spec.fingerprint, capability.name, arguments, principal, id(policy)
 
     def get(self, key: CacheKey, tool: Tool) -> Output | None:
-        """The result, if it has not expired and is of the same function: another function may have the same spec."""
+        """Return the result, unless it has expired or is of another function with the same spec."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -152,7 +152,7 @@ class CircuitBreaker:
         self._is_probing = self._opened_at is not None
 
     def record_success(self) -> None:
-        """The tool was reached."""
+        """Note that the tool was reached."""
         self.faults = 0
         self._opened_at = None
         self._is_probing = False
@@ -160,7 +160,7 @@ class CircuitBreaker:
             self._opened_elsewhere = self._trusts_others = False
 
     def record_fault(self) -> None:
-        """The tool was not reached."""
+        """Note that the tool was not reached."""
         self.faults += 1
         self._is_probing = self._opened_elsewhere = False
         self._trusts_others = True
@@ -169,7 +169,7 @@ class CircuitBreaker:
             self._on_open()
 
     def open(self, age: float = 0.0) -> None:
-        """Another process could not reach the tool, some seconds ago."""
+        """Note that another process could not reach the tool, some seconds ago."""
         opened_at = self._clock() - age
         is_newer = age < self._config.recovery and (self._opened_at is None or opened_at > self._opened_at)
         if self._config.threshold and self._trusts_others and is_newer:
@@ -177,12 +177,12 @@ class CircuitBreaker:
             self._opened_at, self._is_probing, self._opened_elsewhere = opened_at, False, True
 
     def record_abandoned(self) -> None:
-        """The call ended without showing whether the tool can be reached."""
+        """Note that the call ended without showing whether the tool can be reached."""
         self._is_probing = False
 
 
 def is_overload(error: CallError) -> bool:
-    """Whether the service of a tool has said that it gets too many calls, or did not answer in time."""
+    """Return whether the service of a tool has said that it gets too many calls, or did not answer in time."""
     if isinstance(error, TimedOut) or not _TIMEOUTS.isdisjoint(_class_names(error.__cause__)):
         return True
     return error.details.get("status_code") == 429 or ("retry_after" in error.details and not error.transport_fault)
@@ -202,7 +202,7 @@ class RetryPolicy:
     jitter: Callable[[], float] = random.random
 
     def may_retry(self, failure: CallError, effects: Effects, context: ToolExecutionContext, attempts: int) -> bool:
-        """Only failures that may pass by themselves, and only where repeating does no harm."""
+        """Return whether to repeat a call: the failure may pass by itself, and repeating does no harm."""
         return (
             failure.transient
             and effects.repeatable
@@ -211,7 +211,7 @@ class RetryPolicy:
         )
 
     def delay(self, failure: CallError, attempts: int) -> float:
-        """Seconds to wait after `attempts` attempts; a failure may state its own delay."""
+        """Return the seconds to wait after `attempts` attempts. A failure may state its own delay."""
         retry_after = failure.details.get("retry_after")
         if isinstance(retry_after, (int, float)):
             return max(float(retry_after), self.first_delay)
@@ -265,12 +265,12 @@ def to_call_error(error: BaseException) -> CallError:
 
 
 def _class_names(error: BaseException | None) -> Iterator[str]:
-    """Of the class and its bases. httpx and httpcore report their public module; most others the defining one."""
+    """Yield the names of the class and its bases. httpx and httpcore have the name of their public module."""
     return (f"{cls.__module__}.{cls.__qualname__}" for cls in type(error).__mro__)
 
 
 def make_timeout_error(tool_name: str, seconds: float, *, is_abandoned: bool) -> TimedOut:
-    """The error of a call whose tool did not end in time; `is_abandoned`: nor when it was cancelled."""
+    """Make the error of a call whose tool did not end in time; `is_abandoned`: nor when it was cancelled."""
     if is_abandoned:
         return TimedOut(
             f"Tool {tool_name!r} did not finish within {seconds:g} s and did not stop when it was cancelled. "

@@ -65,18 +65,18 @@ class ToolCandidate:
 
     @property
     def tags(self) -> list[str]:
-        """What it can do: the tags of its action, or those of its tool."""
+        """Return what the candidate can do: the tags of its action, or else of its tool."""
         tags: list[str] = self.meta.get("capabilities") or []
         return tags
 
     @property
     def key(self) -> CandidateKey:
-        """Stays the same when the tool is loaded again."""
+        """Return what identifies the candidate, also when its tool is loaded again."""
         return self.source, self.name, self.capability.name
 
     @property
     def label(self) -> str:
-        """For messages: `search (tools)`, `web.search (mcps)`."""
+        """Return its name for messages: `search (tools)`, `web.search (mcps)`."""
         action = "" if len(self.tool.spec.capabilities) == 1 else f".{self.capability.name}"
         return f"{self.name}{action} ({self.source})"
 
@@ -86,7 +86,7 @@ class ToolCandidate:
 
     @property
     def may_race(self) -> bool:
-        """Whether it does no harm to call this candidate beside another."""
+        """Return whether this candidate may be called beside another without harm."""
         return self.effects.repeatable and not self.effects.destructive
 
 
@@ -129,7 +129,7 @@ class CandidateIndex:
                 self._add_tool(tool)
 
     def by_name(self, name: str, action: str | None) -> CandidateMatches:
-        """Tools of this name, and without an action also actions of this name."""
+        """Find tools of this name, and without an action also actions of this name."""
         matches = self._matches.get((name, action))
         if matches is None:
             matches = self._find_by_name(name, action)
@@ -138,7 +138,7 @@ class CandidateIndex:
         return matches
 
     def by_tag(self, tag: str) -> CandidateMatches:
-        """Tools with this tag; of a tool with several actions, the actions that the tag is about."""
+        """Find tools with this tag; of a tool with several actions, the actions that the tag is about."""
         candidates, skipped = [], []
         for tool in self._by_tag.get(tag.casefold(), ()):
             actions = _find_actions_for_tag(tool, tag.casefold())
@@ -168,7 +168,7 @@ class CandidateIndex:
         return CandidateMatches(candidates=candidates, skipped=skipped)
 
     def _find_in_registry(self, name: str, action: str | None) -> CandidateMatches:
-        """What the registry understands beyond exact names, such as `tool__action` in any script."""
+        """Find what the registry understands beyond exact names, such as `tool__action` in any script."""
         if not self.snapshot.may_contain(name):
             return CandidateMatches()
         try:
@@ -188,8 +188,8 @@ class CandidateIndex:
 
 
 def _find_actions_for_tag(tool: Tool, tag: str) -> list[ToolCapability]:
-    """The action called like the tag, else those that have it, else one of its category, else one with the tag as a
-    word of its name.
+    """Return the action called like the tag, else the actions with the tag, else one of its category, else one with the
+    tag as a word of its name.
     """
     actions = tool.spec.capabilities
     if len(actions) == 1:
@@ -202,7 +202,7 @@ def _find_actions_for_tag(tool: Tool, tag: str) -> list[ToolCapability]:
 
 
 def _make_candidate_tool(candidate: ToolCandidate) -> Tool:
-    """A tool of whatever a candidate made by hand has, under the candidate's name, source and tags."""
+    """Make a tool of whatever a candidate made by hand has, under the candidate's name, source and tags."""
     tool = tool_of(candidate.tool)
     tags = [*(candidate.meta.get("capabilities") or ()), *tool.spec.tags]
     spec = replace(tool.spec, tool_id=candidate.name, name=candidate.name, tags=list(dict.fromkeys(tags)))
@@ -225,8 +225,9 @@ def _split_words(name: str) -> set[str]:
 
 
 def map_arguments(capability: ToolCapability, params: Any, validate: Callable[[Any], ValidationResult]) -> Any:
-    """The arguments under the action's own names: as they are, else without the names that it does not have, else
-    with the only text among them as the only text that it requires. A text alone is the only text that it takes.
+    """Return the arguments under the action's own names: unchanged, else without the names that the action does not
+    have, else with the only text among them as the only text that it requires. A text alone is the only text that it
+    takes.
 
     InvalidArguments says why none of these is valid.
     """
@@ -250,7 +251,7 @@ def map_arguments(capability: ToolCapability, params: Any, validate: Callable[[A
 
 
 def _guess_mappings(capability: ToolCapability, params: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Other assignments of the arguments to parameters, the most likely first."""
+    """Yield other assignments of the arguments to parameters, the most likely first."""
     properties = properties_of(resolve_schema(capability.schema, capability.schema))
     same_names = {name: value for name, value in params.items() if name in properties}
     yield same_names
@@ -274,7 +275,7 @@ def _required_text_parameters(capability: ToolCapability) -> list[str]:
 
 
 def _only_text_parameter(capability: ToolCapability) -> str | None:
-    """The one text that an action requires or, if it requires nothing, the one that it takes."""
+    """Return the one text that an action requires or, if it requires nothing, the one that it takes."""
     names = _required_text_parameters(capability)
     if not names:
         properties = properties_of(resolve_schema(capability.schema, capability.schema))
@@ -305,7 +306,7 @@ def _have_same_kind(first: str, second: str) -> bool:
 def accepts_arguments(
     candidate: ToolCandidate, params: Mapping[str, Any] | str, mapped: Mapping[str, Any], needed: Collection[str]
 ) -> bool:
-    """Whether a candidate has parameters for the arguments that matter: for all that are needed, else for any."""
+    """Return whether a candidate has parameters for all arguments that are needed, or else for any."""
     if isinstance(params, str):
         return params in mapped.values()
     names = candidate.parameter_names
@@ -321,7 +322,7 @@ def accepts_arguments(
 def select_permitted(
     candidates: Sequence[ToolCandidate], permissions: Permissions
 ) -> tuple[list[ToolCandidate], list[ToolCandidate]]:
-    """The candidates that the caller may call, and those for which a person must be asked first."""
+    """Return the candidates that the caller may call, and the candidates for which a person must be asked first."""
     by_verdict: dict[str, list[ToolCandidate]] = {"allow": [], "ask": [], "deny": []}
     for candidate in candidates:
         by_verdict[permissions.decide(candidate.tool, candidate.capability).verdict].append(candidate)

@@ -25,7 +25,7 @@ from ferrule.hub.candidates import (
     select_permitted,
 )
 from ferrule.hub.race import ExtraCallBudget, LatencyTracker, gather_results, race_concurrently, race_staggered
-from ferrule.hub.results import CandidateCall, HubRequest, RequestKey
+from ferrule.hub.results import CandidateCall, HubRequest, RequestKey, describe_failure, source_metadata
 from ferrule.hub.synthesis import (
     HubStrategy,
     Synthesizer,
@@ -127,7 +127,10 @@ class ToolHub:
             result = await self.engine.execute_candidate(
                 candidate.tool, candidate.capability.name, arguments, context, timeout=timeout, on_progress=on_progress
             )
-            return _add_source_metadata(result, candidate)
+            result.metadata = {**result.metadata, **source_metadata([candidate.source], synthesized=False)}
+            if not result.is_success:
+                result.metadata["failures"] = [describe_failure(candidate, result)]
+            return result
         request = HubRequest(
             name=tool_name,
             action=action,
@@ -186,7 +189,7 @@ class ToolHub:
         return list(self._current_index().by_name(name, action).candidates)
 
     def find_by_capability(self, tag: str, *, replacing: ToolCandidate | None = None) -> list[ToolCandidate]:
-        """The tools with a tag; with `replacing`, those that can do the same as this candidate."""
+        """Return the tools with a tag; with `replacing`, only the tools that can do the same as this candidate."""
         candidates = list(self._current_index().by_tag(tag).candidates)
         return candidates if replacing is None else find_similar(replacing, candidates, tag)
 
@@ -199,7 +202,7 @@ class ToolHub:
     # Several candidates
 
     def _select_candidates(self, request: HubRequest, candidates: Sequence[ToolCandidate]) -> list[ToolCandidate]:
-        """The candidates that the caller may call; those that need an approval are tried last, one after the other."""
+        """Return the candidates that the caller may call. Candidates that need an approval are tried last."""
         permissions = self._permissions_of(request)
         allowed, asking = select_permitted(candidates, permissions)
         # The reason names the actions of the tool.
@@ -235,7 +238,7 @@ class ToolHub:
         return result if result is not None else await self._try_in_order(request, remaining)
 
     def _order_candidates(self, request: HubRequest, candidates: Sequence[ToolCandidate]) -> list[ToolCandidate]:
-        """The last to succeed first, then by source; equals in random order, so that load spreads."""
+        """Return the last to succeed first, then by source; equals in random order, so that load spreads."""
         ordered = list(candidates)
         self._random.shuffle(ordered)
         last = self._last_success.get(request.key)
@@ -244,7 +247,7 @@ class ToolHub:
         )
 
     async def _find_approved_call(self, request: HubRequest, calls: Sequence[CandidateCall]) -> CandidateCall | None:
-        """The call that a person has approved, perhaps with other arguments: it is made before any other."""
+        """Return the call that a person has approved, perhaps with other arguments: it is made before any other."""
         if request.context is None or request.context.approval_id is None:
             return None
         try:
@@ -255,7 +258,7 @@ class ToolHub:
         return next((call for call in calls if call.candidate.tool.fingerprint == fingerprint), None)
 
     def _prepare_calls(self, request: HubRequest, candidates: Sequence[ToolCandidate]) -> list[CandidateCall]:
-        """The candidates that can be called with the arguments; the others are skipped."""
+        """Return the calls of the candidates that accept the arguments, and skip the others."""
         calls = []
         for candidate in candidates:
             try:
@@ -274,7 +277,7 @@ class ToolHub:
     def _split_calls(
         self, request: HubRequest, calls: list[CandidateCall], strategy: HubStrategy
     ) -> tuple[list[CandidateCall], list[CandidateCall]]:
-        """The calls that run concurrently, and those that are made one after the other if none of these succeeds."""
+        """Return the calls that run concurrently, and the calls that are made in order if none of them succeeds."""
         harmless = (c for c in calls if c.candidate.may_race and c.candidate.tool not in request.tools_needing_approval)
         concurrent = list(islice(harmless, self.config.max_parallel))
         if len(concurrent) < 2 or (strategy != "synthesize" and calls[0] not in concurrent):
@@ -348,7 +351,7 @@ class ToolHub:
         return map_arguments(candidate.capability, params, validate)
 
     def _model_for(self, request: HubRequest) -> Model | Synthesizer | None:
-        """The model that combines answers: the caller's, or else the hub's."""
+        """Return the model that combines answers: the caller's, or else the hub's."""
         own = request.context.model if request.context is not None else None
         model = self.model if own is None else own
         if not self.config.use_model or model is None or not (callable(model) or can_reason(model)):
@@ -370,19 +373,8 @@ class ToolHub:
         return self._index
 
 
-def _add_source_metadata(result: ToolExecutionResult, candidate: ToolCandidate) -> ToolExecutionResult:
-    """The result of the only candidate, which nearly every call has: what `HubRequest.finish` does, in less time."""
-    source = candidate.source
-    meta = {"source": source, "synthesized": False, "source_count": 1, "sources": [source]}
-    result.metadata = {**result.metadata, "_meta": meta}
-    if not result.is_success:
-        failure = {"candidate": candidate.label, "error": result.error, "error_type": result.error_type}
-        result.metadata["failures"] = [failure]
-    return result
-
-
 def _find_reason_to_stop(result: CandidateCall) -> str | None:
-    """Why the next candidate must not be called after this failure; None when it may be called."""
+    """Return why the next candidate must not be called after this failure; None when it may be called."""
     if result.may_have_taken_effect:
         return "failed, but may already have taken effect."
     if result.has_edited_arguments:
@@ -395,7 +387,7 @@ def _find_reason_to_stop(result: CandidateCall) -> str | None:
 
 
 def _copy_params(params: Mapping[str, Any] | str | None) -> Any:
-    """A copy of the arguments as a dictionary; anything else stays unchanged, for validation to report it."""
+    """Copy the arguments as a dictionary. Anything else stays unchanged, for validation to report it."""
     try:
         return dict(params) if isinstance(params, Mapping) else {} if params is None else params
     except Exception:  # a mapping of the caller's own that fails

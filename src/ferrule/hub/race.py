@@ -47,7 +47,7 @@ class ExtraCallBudget:
         self._stock = min(self._stock + self._share, self._max)
 
     def try_use(self) -> bool:
-        """Whether one more extra call may be made; it counts as made."""
+        """Return whether one more extra call may be made, and count it."""
         if self._stock < 1 - 1e-9:  # five times 0.2 is one
             return False
         self._stock -= 1
@@ -59,7 +59,7 @@ class LatencyTracker:
 
     The engine's statistics count a tool of one id together whatever its source and action, and with the calls that
     failed or lost a race. Here only successes of the very candidate count: first those in the records, which are read
-    once and only if they matter, then those of calls that the hub makes itself.
+    once and only if they matter, then successes of calls that the hub makes itself.
     """
 
     def __init__(self, engine: ToolEngine, *, default: float) -> None:
@@ -113,7 +113,7 @@ class LatencyTracker:
 async def race_staggered(
     calls: Sequence[CandidateCall], call: CallCandidate, latencies: LatencyTracker, budget: ExtraCallBudget
 ) -> CandidateCall | None:
-    """The first result that ends the job; None when there is none. All other calls have ended by then.
+    """Return the first result that ends the job, or None. All other calls have ended by then.
 
     The next candidate starts when one has failed, or, as far as the budget goes, when the first takes longer than it
     usually does.
@@ -140,7 +140,7 @@ async def race_staggered(
 
 
 async def race_concurrently(calls: Sequence[CandidateCall], call: CallCandidate) -> CandidateCall | None:
-    """Start all calls concurrently; the first result that ends the job, or None. All other calls have ended by then."""
+    """Start all calls; return the first result that ends the job, or None. All other calls have ended by then."""
     async with TaskScope() as tasks:
         racers = {tasks.start(call(each)) for each in calls}
         while racers:
@@ -154,7 +154,7 @@ async def race_concurrently(calls: Sequence[CandidateCall], call: CallCandidate)
 async def gather_results(
     calls: Sequence[CandidateCall], call: CallCandidate, timeout: float
 ) -> tuple[list[CandidateCall], list[CandidateCall]]:
-    """The results of all calls that ended, in the order of the calls, and the calls that were stopped.
+    """Return the results of all calls that ended, in the order of the calls, and the calls that were stopped.
 
     After the first answer the others have `timeout` seconds, or twice as long as the first one took if that is more.
     """

@@ -31,21 +31,21 @@ class CandidateCall:
 
     @property
     def is_final(self) -> bool:
-        """Whether the job is done: answered, or an effect took place, for which an empty result is enough."""
+        """Return whether the job is done: answered, or an effect took place, for which an empty result is enough."""
         return self.is_answer or (self.result.is_success and not self.candidate.effects.read_only)
 
     @property
     def needs_approval(self) -> bool:
-        """Whether it waits for a person to agree."""
+        """Return whether the call waits for a person to agree."""
         return self.result.metadata.get("advice") == NeedsApproval.advice
 
     @property
     def has_edited_arguments(self) -> bool:
-        """Whether the person who approved it has changed its arguments."""
+        """Return whether the person who approved the call has changed its arguments."""
         return bool(self.result.metadata.get("arguments_edited"))
 
     def may_be_followed_by(self, other: ToolCandidate) -> bool:
-        """Whether another candidate may be called after this empty success.
+        """Return whether another candidate may be called after this empty success.
 
         A candidate with side effects has already had them; they must not happen twice.
         """
@@ -53,7 +53,7 @@ class CandidateCall:
 
     @property
     def may_have_taken_effect(self) -> bool:
-        """Whether it failed but may still have had its effect: then no other candidate may be called."""
+        """Return whether the call failed but may still have had its effect: then no other candidate may be called."""
         return self.result.may_have_taken_effect(self.candidate.effects)
 
 
@@ -81,21 +81,21 @@ class HubRequest:
 
     @property
     def first_success(self) -> CandidateCall | None:
-        """The first success: an empty one, since a success with a result ends the request."""
+        """Return the first success. It is empty, since a success with a result ends the request."""
         return next((each for each in self.ended_calls if each.result.is_success), None)
 
     @property
     def key(self) -> RequestKey:
-        """The same for all requests for the same job."""
+        """Return what all requests for the same job have in common."""
         return self.name if self.tag is None else None, self.action, self.tag
 
     @property
     def needed_arguments(self) -> Collection[str]:
-        """Those that the candidate that is replaced requires."""
+        """Return the arguments that the replaced candidate requires."""
         return () if self.replacing is None else self.replacing.capability.schema_or_empty.get("required") or ()
 
     def find_success_blocking(self, candidate: ToolCandidate) -> CandidateCall | None:
-        """The empty success after which this candidate must not be called."""
+        """Return the empty success after which this candidate must not be called."""
         return next(
             (each for each in self.ended_calls if each.result.is_success and not each.may_be_followed_by(candidate)),
             None,
@@ -105,7 +105,7 @@ class HubRequest:
         self.skipped.append(SkippedCandidate(tool=candidate.tool, label=candidate.label, reason=reason))
 
     def finish(self, result: ToolExecutionResult, *candidates: ToolCandidate) -> ToolExecutionResult:
-        """The engine's result as the result of this request, with metadata about the candidates."""
+        """Add metadata about the candidates to the engine's result, which is the result of this request."""
         metadata = source_metadata([candidate.source for candidate in candidates], synthesized=False)
         if result.is_success:
             metadata["answered_by"] = [candidate.label for candidate in candidates]
@@ -115,7 +115,7 @@ class HubRequest:
     def combine_answers(
         self, answers: Sequence[CandidateCall], output: dict[str, Any], synthesis: str
     ) -> ToolExecutionResult:
-        """The result of several candidates."""
+        """Make the result of several candidates."""
         results = [answer.result for answer in answers]
         if any(result.output.get("untrusted") for result in results):  # still so after a model has rewritten it
             output = {**output, "untrusted": True}
@@ -136,8 +136,8 @@ class HubRequest:
         )
 
     def failed_result(self) -> ToolExecutionResult:
-        """The result when every candidate failed, with all their errors. One that needs approval is returned alone,
-        because a person can resolve it.
+        """Make the result when every candidate failed, with all their errors. A result that needs approval is returned
+        alone, because a person can resolve it.
         """
         pending = next((each for each in self.ended_calls if each.needs_approval), None)
         if pending is not None:
@@ -170,16 +170,17 @@ class HubRequest:
         )
 
     def _candidate_metadata(self) -> dict[str, Any]:
-        failed = [each for each in self.ended_calls if not each.result.is_success]
+        failures = [describe_failure(c.candidate, c.result) for c in self.ended_calls if not c.result.is_success]
         metadata: dict[str, Any] = {}
         if self.skipped:
             metadata["skipped"] = [skipped.to_dict() for skipped in self.skipped]
-        if failed:
-            metadata["failures"] = [
-                {"candidate": each.candidate.label, "error": each.result.error, "error_type": each.result.error_type}
-                for each in failed
-            ]
+        if failures:
+            metadata["failures"] = failures
         return metadata
+
+
+def describe_failure(candidate: ToolCandidate, result: ToolExecutionResult) -> dict[str, Any]:
+    return {"candidate": candidate.label, "error": result.error, "error_type": result.error_type}
 
 
 def source_metadata(sources: list[str], *, synthesized: bool) -> dict[str, Any]:
@@ -194,7 +195,7 @@ def source_metadata(sources: list[str], *, synthesized: bool) -> dict[str, Any]:
 
 
 def hub_result_dict(result: ToolExecutionResult) -> dict[str, Any]:
-    """A result of the hub as `{"success", "result", "error", "_meta"}`."""
+    """Return a result of the hub as `{"success", "result", "error", "_meta"}`."""
     output: Any = result.output
     if set(result.output) == {"result"}:
         output = result.output["result"]
@@ -207,7 +208,7 @@ def hub_result_dict(result: ToolExecutionResult) -> dict[str, Any]:
 
 
 def is_empty(result: ToolExecutionResult) -> bool:
-    """Whether a success contains no information. Numbers and booleans always do."""
+    """Return whether a success contains no information. Numbers and booleans always do."""
     if result.content:
         return all(isinstance(part, Text) and not part.text.strip() for part in result.content)
     return _is_empty_value(result.output)

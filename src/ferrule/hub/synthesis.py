@@ -61,7 +61,7 @@ class Synthesizer(Protocol):
 def strategy_of_candidates(
     candidates: Sequence[ToolCandidate], tag: str | None, pick: Literal["best", "race"] = "best"
 ) -> HubStrategy:
-    """What to do with the answers of these candidates, requested by a tag or (None) by a name.
+    """Return what to do with the answers of these candidates, requested by a tag or (None) by a name.
 
     A tool may declare it; else the kind of tool decides, and `pick` says how one of several answers is picked.
     """
@@ -77,13 +77,13 @@ def strategy_of_candidates(
 
 
 def strategy_tag_of(tags: Collection[str]) -> str | None:
-    """The first of the tags that decide how answers are handled."""
+    """Return the first of the tags that decide how answers are handled."""
     lower_case = {tag.casefold() for tag in tags}
     return next((kind for kind in STRATEGY_TAGS if kind in lower_case), None)
 
 
 def find_similar(candidate: ToolCandidate, others: Sequence[ToolCandidate], tag: str) -> list[ToolCandidate]:
-    """Those of the others, which share a tag with a candidate, that do the same job and not just one of the same kind.
+    """Return the candidates that can replace this one: they do the same job, and do not only share a tag.
 
     Searching the web and searching files are both `search`: they differ in their other tags, or in their words.
     """
@@ -121,7 +121,7 @@ def _find_places(candidate: ToolCandidate) -> set[str]:
 
 
 def _subject_tags(candidate: ToolCandidate, tag: str) -> set[str]:
-    """What a candidate works on: its tags without those that stand for the job itself."""
+    """Return what a candidate works on: its tags without the ones that stand for the job itself."""
     job = {tag.casefold(), strategy_tag_of(candidate.tags)}
     return {
         t for t in map(str.casefold, candidate.tags) if t not in job and not job & {*DEFAULT_TABLE.tags_in([t])[:1]}
@@ -145,7 +145,7 @@ def _declared_strategy(candidates: Sequence[ToolCandidate]) -> HubStrategy | Non
 async def synthesize(
     request: HubRequest, answers: Sequence[CandidateCall], model: Model | Synthesizer | None, timeout: float
 ) -> tuple[str, Synthesis]:
-    """The answers in one text, and how it was made."""
+    """Combine the answers into one text; return the text and how it was made."""
     texts = [answer.result.text for answer in answers]
     if model is not None and len(texts) <= MAX_MODEL_ANSWERS and sum(map(len, texts)) <= MAX_MODEL_CHARACTERS:
         combined = await _ask_model(model, _build_prompt(request, answers), timeout)
@@ -160,7 +160,7 @@ def cut_characters(text: str, limit: int) -> str:
 
 
 async def _ask_model(model: Model | Synthesizer, prompt: str, timeout: float) -> str:
-    """The model's text; empty when the model failed or took too long."""
+    """Return the model's text; empty when the model failed or took too long."""
     try:
         async with asyncio.timeout(timeout):
             if callable(model):
@@ -181,7 +181,7 @@ def _build_prompt(request: HubRequest, answers: Sequence[CandidateCall]) -> str:
 
 
 def _shown_arguments(request: HubRequest, answers: Sequence[CandidateCall]) -> str:
-    """What was asked, without secrets; a text alone belongs to the only parameter of each tool."""
+    """Return what was asked, without secrets. A text alone belongs to the only parameter of each tool."""
     secret = frozenset[str]().union(*(answer.candidate.capability.secret_names for answer in answers))
     if isinstance(request.params, str):
         return "" if secret else request.params
@@ -196,7 +196,7 @@ def _max_answer_length(answer: CandidateCall, count: int) -> int:
 
 
 def _join_answers(answers: Sequence[CandidateCall], lengths: Sequence[int], line_prefix: str = "") -> str:
-    """Each answer below its candidate. With a prefix, no line of an answer can pass for a heading or for the end."""
+    """Write each answer below its candidate. With a prefix, no line of an answer can pass for a heading or the end."""
     return "\n\n".join(
         f"[{answer.candidate.label}]\n{_prefix_lines(line_prefix, cut_characters(answer.result.text, limit))}"
         for answer, limit in zip(answers, lengths, strict=True)
@@ -218,7 +218,7 @@ _TRACKING_PARAMETERS: Final = frozenset(
 
 
 def merge_page_lists(outputs: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """One answer out of several that are lists of pages; None where one of them is not."""
+    """Merge several answers that are lists of pages; return None if one of them is not."""
     if not all(map(_is_page_list, outputs)):
         return None
     merged: dict[str, Any] = {}
@@ -231,7 +231,7 @@ def merge_page_lists(outputs: Sequence[dict[str, Any]]) -> dict[str, Any] | None
 
 
 def merge_pages(pages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each page once: the first of those with the same address, completed from the others, with all their sources."""
+    """Return each page once: the first with its address, completed from the others, with all their sources."""
     merged: dict[str, dict[str, Any]] = {}
     for page in pages:
         first = merged.setdefault(normalize_page_url(page["url"]), dict(page))
@@ -244,7 +244,7 @@ def merge_pages(pages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def normalize_page_url(url: str) -> str:
-    """The same for all spellings of the address of one page."""
+    """Return a text that is the same for all spellings of the address of one page."""
     try:
         parts = urlsplit(url)
         host, port = (parts.hostname or "").removeprefix("www.").rstrip("."), parts.port

@@ -15,7 +15,7 @@ HEALTH_TIMEOUT: Final = 10.0
 
 
 async def check_health(engine: ToolEngine, tool_id: str) -> dict[str, Any]:
-    """The health of a tool: whether it responds, its circuit, and the outcome of its latest calls."""
+    """Return the health of a tool: whether it responds, its circuit, and the outcome of its latest calls."""
     candidates = engine.registry.candidates(tool_id)
     answers = {tool.source: await _check_reachable(engine, tool) for tool in candidates}
     records = await engine.query_call_records(tool_name=tool_id, limit=20)
@@ -56,7 +56,7 @@ async def _check_reachable(engine: ToolEngine, tool: Tool) -> bool | str:
 
 
 def _explain_unavailable(tool_id: str, answers: Mapping[str, bool | str]) -> str:
-    """Why a tool cannot be called."""
+    """Return why a tool cannot be called."""
     if not answers:
         return f"there is no tool {tool_id!r}"
     reasons = [reason for reason in answers.values() if isinstance(reason, str)]

@@ -68,9 +68,9 @@ class FailureAnalytics:
     async def get_tool_failure_patterns(
         self, tool_id: str, context: ExecutionContext | None = None
     ) -> dict[str, list[Any]]:
-        """How a tool has failed in all runs, most important first: how often, and what helped, in general words.
+        """Return how a tool has failed in all runs, most important first: how often, and what helped, in general words.
 
-        The values that failed, and the error texts, are those of the run with this context.
+        The values that failed, and the error texts, come from the run with this context.
         """
         history = self._library.failures
         await history.load()
@@ -112,7 +112,7 @@ class UnifiedToolLibrary:
         model: Model | Synthesizer | None = None,
         language: str = "en",
     ) -> None:
-        """`policy` decides about every call whose caller has no policy of its own. `tenant` is whose failures the runs
+        """`policy` decides about every call whose caller has no policy. `tenant` is whose failures the runs
         of this library learn from; an agent may have its own. `model` combines the answers where several tools do one
         job; an agent uses its own. `hub` configures that. Tools are described in the `language`: `en` or `zh`.
         """
@@ -143,8 +143,8 @@ class UnifiedToolLibrary:
 
     @classmethod
     def open(cls, path: str | PathLike[str] = ".", *, on_elicit: OnElicit | None = None) -> UnifiedToolLibrary:
-        """The tools of a project: of its folder, which must be trusted (`ferrule trust`) if it has anything to run,
-        or of the `ferrule.toml` that is named here.
+        """Open the tools of a project: of its folder, which must be trusted (`ferrule trust`) if it has anything to
+        run, or of the `ferrule.toml` that is named here.
         """
         from ferrule.folder_trust import read_trusted_project  # it loads pydantic, which other programs do not need
 
@@ -180,15 +180,15 @@ class UnifiedToolLibrary:
             )
 
     def with_tenant(self, principal: Principal) -> Principal:
-        """The principal with the tenant of this library, unless it has its own."""
+        """Return the principal with the tenant of this library, unless it has its own."""
         return principal if principal.tenant else replace(principal, tenant=self.tenant)
 
     # Registering
 
     def register(self, *tools: Any, per_method: bool = False) -> list[ToolSpec]:
-        """Functions, objects with several methods, or specs; each becomes a tool.
+        """Register functions, objects with several methods, or specs; each becomes a tool.
 
-        With `per_method` each method of an object becomes a tool of its own; they work on the same object.
+        With `per_method` each method of an object becomes a separate tool; they work on the same object.
         """
         if per_method:
             tools = tuple(
@@ -213,7 +213,7 @@ class UnifiedToolLibrary:
     async def register_openapi(self, source: str, **options: Any) -> RegistrationResult:
         """Register an API by its OpenAPI document (a path, a URL or its text): a tool with an action per operation.
 
-        `options` are those of `ferrule.kinds.openapi.tool.read_openapi`. The `guard` is the configuration's.
+        `ferrule.kinds.openapi.tool.read_openapi` takes the `options`. The `guard` is the configuration's.
         """
         try:
             tool = await asyncio.to_thread(
@@ -251,7 +251,7 @@ class UnifiedToolLibrary:
     # Every method lists what its `principal` may call; by default this is the local user.
 
     async def get_all_tools(self, *, principal: Principal = LOCAL_USER) -> list[ToolSpec]:
-        """The tools that can be called."""
+        """Return the tools that can be called."""
         await self.engine.wait_for_listings()
         return self._callable_specs(self.engine.registry, principal)
 
@@ -266,19 +266,19 @@ class UnifiedToolLibrary:
         return None if tool is None else permissions.permitted_spec(tool)
 
     async def search_tools_by_tags(self, tags: list[str], *, principal: Principal = LOCAL_USER) -> list[ToolSpec]:
-        """Tools that have any of the tags, those with most of them first."""
+        """Return tools that have any of the tags, the ones with most of them first."""
         await self.engine.wait_for_pins()
         return self._permitted_specs(self.index.search_by_tags(tags), principal)
 
     async def search_tools_by_requirements(
         self, requirements: list[str], *, principal: Principal = LOCAL_USER
     ) -> list[ToolSpec]:
-        """Tools whose tags, words or actions meet any of the requirements, those that meet most first."""
+        """Return tools whose tags, words or actions meet any of the requirements, the ones that meet most first."""
         await self.engine.wait_for_pins()
         return self._permitted_specs(self.index.search_by_requirements(requirements), principal)
 
     async def search_tools(self, text: str, limit: int = 10, *, principal: Principal = LOCAL_USER) -> list[ToolSpec]:
-        """Tools that match the text, best first: by its words and, with the extra `semantic`, by its meaning."""
+        """Return tools that match the text, best first: by its words and, with the extra `semantic`, by its meaning."""
         await self.engine.wait_for_pins()
         permissions = self.engine.permissions(principal)
         await self.index.prepare(text)
@@ -286,7 +286,7 @@ class UnifiedToolLibrary:
         return [permissions.permitted_spec(hit.tool) for hit in hits]
 
     async def get_unavailable_tools(self) -> dict[str, str]:
-        """The tools that are enabled but cannot be called, and why: they are not set up, or depend on others."""
+        """Return the tools that are enabled but cannot be called, and why: they are not set up, or depend on others."""
         now = self.engine.registry.snapshot()
         return {tool.id: now.why_unavailable(tool) or "" for tool in now.unavailable}
 
@@ -303,11 +303,11 @@ class UnifiedToolLibrary:
     async def get_tools_by_category(
         self, category: str, subcategory: str | None = None, *, principal: Principal = LOCAL_USER
     ) -> list[ToolSpec]:
-        """The tools of a category, those of the highest priority first."""
+        """Return the tools of a category, the highest priority first."""
         return self._permitted_specs(self._require_categories().tools(category, subcategory), principal)
 
     async def get_category_tree(self, *, principal: Principal = LOCAL_USER) -> dict[str, dict[str, list[str]]]:
-        """Categories, their subcategories, and the ids of the tools in each, those of the highest priority first."""
+        """Return categories, their subcategories, and the ids of the tools in each, the highest priority first."""
         return self._require_categories().tree(self.engine.permissions(principal).may_use)
 
     def _require_categories(self) -> CategoryIndex:
@@ -334,16 +334,16 @@ class UnifiedToolLibrary:
         return self.descriptions.describe_all(map(permissions.permitted_spec, tools), language=language)
 
     async def get_tool_usage_examples(self, tool_id: str, *, principal: Principal = LOCAL_USER) -> list[dict[str, Any]]:
-        """Calls of the tool that would be valid, as `execute_tool` takes them."""
+        """Return calls of the tool that would be valid, as `execute_tool` takes them."""
         await self.engine.wait_for_listings(tool_id)
         return make_usage_examples(self._find_permitted_spec(tool_id, principal))
 
     def schemas(self, *, principal: Principal = LOCAL_USER) -> list[dict[str, Any]]:
-        """Every action as a function schema for model APIs, in a fixed order."""
+        """Return every action as a function schema for model APIs, in a fixed order."""
         return [copy_json(action.openai_schema) for action in self.select_actions(self.engine.permissions(principal))]
 
     def select_actions(self, permissions: Permissions) -> list[NamedAction]:
-        """What can and may be called, by the names for models."""
+        """Return what can and may be called, by the names for models."""
         snapshot = self.engine.registry.snapshot()
         tools = permissions.select_tools(snapshot)
         named = self.descriptions.actions_by_name(tools.values())
@@ -383,7 +383,7 @@ class UnifiedToolLibrary:
         timeout: float | None = None,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> ToolExecutionResult:
-        """The same as `execute_tool`, in the form that hub and engine have too: the `Caller` protocol."""
+        """Do the same as `execute_tool`, in the form that hub and engine have too: the `Caller` protocol."""
         self.require_open()
         return await self.hub.execute(
             tool_name, params, context, action=action, timeout=timeout, on_progress=on_progress
@@ -418,7 +418,7 @@ class UnifiedToolLibrary:
         *,
         principal: Principal = LOCAL_USER,
     ) -> list[ToolSpec]:
-        """Tools that could do what one could not, best first, without those that failed in the run."""
+        """Return tools that could do what one could not, best first, without the tools that failed in the run."""
         failed = {str(attempt["tool_id"]) for attempt in execution_context.failed_attempts}
         spec = await self.get_tool_by_id(failed_tool_id, principal=principal)
         if spec is None or not spec.capabilities:
@@ -446,7 +446,7 @@ class UnifiedToolLibrary:
         error_message: str,
         observations: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """Other parameters for a call that failed; the same ones when there is nothing to suggest.
+        """Return other parameters for a call that failed; the same ones when there is nothing to suggest.
 
         `ferrule.memory.adjustments.suggest_adjustments` gives all suggestions, and why.
         """
@@ -463,23 +463,23 @@ class UnifiedToolLibrary:
 
     @property
     def failures(self) -> FailureHistory:
-        """How tools failed in all runs of the library's tenant, and what helped."""
+        """Return how tools failed in all runs of the library's tenant, and what helped."""
         return self.get_failure_history(self.tenant)
 
     def get_failure_history(self, tenant: str) -> FailureHistory:
-        """The same for another tenant."""
+        """Return how tools failed in all runs of a tenant, and what helped."""
         return self._failures.setdefault(tenant, FailureHistory(self.engine.store, tenant=tenant))
 
     async def get_tool_failure_patterns(
         self, tool_id: str, context: ExecutionContext | None = None
     ) -> dict[str, list[Any]]:
-        """How a tool has failed in all runs, as `analytics_service` says it."""
+        """Return how a tool has failed in all runs, as `analytics_service` says it."""
         return await self.analytics_service.get_tool_failure_patterns(tool_id, context)
 
     async def create_run_memory(
         self, context: ExecutionContext, *, max_retries: int = 3, permissions: Permissions | None = None
     ) -> RunMemory:
-        """A memory for a new run, which suggests alternatives and learns from earlier runs of the tenant.
+        """Create a memory for a new run, which suggests alternatives and learns from earlier runs of the tenant.
 
         After `max_retries` failures of a tool it suggests others too. `permissions`: of the run, or the local user.
         """
@@ -490,7 +490,7 @@ class UnifiedToolLibrary:
         return RunMemory(suggest=advisor, listener=history)
 
     async def _memory_of(self, context: ExecutionContext) -> RunMemory:
-        """The memory that goes with a context; it starts with what the caller put into the context."""
+        """Return the memory that goes with a context. A new memory starts with what the caller put into the context."""
         if context.memory is None:
             context.memory = await self.create_run_memory(context)
             for attempt in context.failed_attempts:
@@ -500,7 +500,7 @@ class UnifiedToolLibrary:
         return context.memory
 
     def _expand_learned_patterns(self, context: ExecutionContext) -> Iterator[dict[str, Any]]:
-        """The failed calls that `learned_patterns` stands for: one for each selector that found nothing."""
+        """Yield the failed calls that `learned_patterns` stands for: one for each selector that found nothing."""
         for tool_id, patterns in context.learned_patterns.items():
             tool = self.engine.registry.get(tool_id)
             for capability in tool.spec.capabilities if tool is not None and isinstance(patterns, dict) else ():
@@ -527,7 +527,7 @@ class UnifiedToolLibrary:
     async def _adjust_parameters_based_on_context(
         self, tool_id: str, action: str | None, parameters: Mapping[str, Any], context: ExecutionContext
     ) -> dict[str, Any]:
-        """The parameters; where the spec allows it and they are known to fail, better ones."""
+        """Return the parameters; where the spec allows it and they are known to fail, better ones."""
         unchanged = dict(parameters)
         try:
             tool, capability = self.engine.registry.find(tool_id, action)
@@ -550,7 +550,7 @@ class UnifiedToolLibrary:
     # What the sample of 001 §5.5 calls: other selectors, and whether a tool fits a task.
 
     async def _suggest_alternative_selectors(self, selector: str, tool_spec: ToolSpec) -> dict[str, Any]:
-        """The parameters with a selector that may match where this one did not; with the same if there is none."""
+        """Return a selector that may match where this one did not; the same one if nothing else is known."""
         return {"selector": await self._get_alternative_selector(selector, ()) or selector}
 
     async def _get_alternative_selector(self, selector: str, observations: Sequence[Any]) -> str | None:
@@ -559,11 +559,11 @@ class UnifiedToolLibrary:
         return str(suggestions[0].parameters["selector"]) if suggestions else None
 
     async def _is_tool_suitable_for_context(self, tool: ToolSpec, task_context: str) -> bool:
-        """Whether the tool is among those that fit the task best."""
+        """Return whether the tool is among the tools that fit the task best."""
         return tool.tool_id in {spec.tool_id for spec in await self.search_tools(task_context)}
 
     async def batch_execute_tools(self, tool_calls: list[dict[str, Any]]) -> list[ToolExecutionResult]:
-        """Concurrent calls like `{"tool_id": …, "action": …, "parameters": …}`; results in their order."""
+        """Make concurrent calls like `{"tool_id": …, "action": …, "parameters": …}`; return results in their order."""
         for call in tool_calls:
             if not call.get("tool_id") or call.keys() - {"tool_id", "action", "parameters"}:
                 form = "{'tool_id': …, 'action': …, 'parameters': …}"
@@ -585,14 +585,14 @@ class UnifiedToolLibrary:
         return [permissions.permitted_spec(tool) for tool in tools if permissions.may_use(tool)]
 
     async def get_tool_health_status(self, tool_id: str) -> dict[str, Any]:
-        """The health of a tool: whether it responds, its circuit, and the outcome of its latest calls."""
+        """Return the health of a tool: whether it responds, its circuit, and the outcome of its latest calls."""
         return await check_health(self.engine, tool_id)
 
 
 def _split_action(
     tool_id: str, action: str | Mapping[str, Any] | None, parameters: Mapping[str, Any] | None
 ) -> tuple[str | None, Mapping[str, Any] | None]:
-    """The action and the parameters, where the parameters may be in the place of the action."""
+    """Return the action and the parameters, where the parameters may be in the place of the action."""
     if not isinstance(action, Mapping):
         return action, parameters
     if parameters is not None:

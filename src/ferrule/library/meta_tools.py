@@ -32,7 +32,7 @@ from ferrule.kinds.function.tools import tool_of
 META_TOOLS: Final = ("search_tools", "call_tool")
 MAX_HITS = 50
 CALL_TIMEOUT = 24 * 3600.0
-"""Seconds; the tool that is called has a limit of its own."""
+"""Seconds; the tool that is called has its own limit."""
 _ERRORS_BY_TYPE: dict[str, type[CallError]] = {
     kind.error_type: kind
     for kind in (ToolNotFound, Rejected, TimedOut, CallCancelled, PermissionDenied, NeedsApproval, ExecutionFailed)
@@ -54,7 +54,7 @@ def make_meta_tools(index: RegistryIndex, engine: ToolEngine) -> list[Tool]:
         registry = engine.registry.snapshot()
 
         def is_visible(tool: Tool, action: str | None) -> bool:
-            """Whether it may be called; of several tools with one id, the one that would be called."""
+            """Return whether a tool may be called and, of several tools with its id, would be called."""
             candidates = registry.by_id.get(tool.id, ())
             called = next((t for t in candidates if registry.is_callable(t) and permissions.may_use(t)), None)
             capability = tool.spec.capability(action)
@@ -90,7 +90,7 @@ def _describe(hit: ActionHit) -> dict[str, Any]:
 
 
 def _convert_result(result: ToolExecutionResult) -> Output:
-    """The inner result as that of the outer call, which succeeds or fails in the same way."""
+    """Return the inner result for the outer call, which succeeds or fails in the same way."""
     if result.is_success:
         return Output(data=result.output, parts=result.content)
     message = result.text

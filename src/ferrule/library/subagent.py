@@ -44,7 +44,7 @@ class ToolSubAgent:
         """`caller` makes its calls: a hub or a library; the engine itself if None. `memory` is asked before each call.
 
         `tools` restricts it, and the tools that it calls, to these. `policy` decides instead of the engine's.
-        `model` combines the answers where several tools do one job. `priority` is that of its calls.
+        `model` combines the answers where several tools do one job. Its calls have the `priority`.
         """
         self.agent_id = agent_id
         self.parent_agent_id = parent_agent_id
@@ -86,11 +86,11 @@ class ToolSubAgent:
         return results
 
     def redact_arguments(self, tool_name: str, params: Any, action: str | None = None) -> dict[str, Any]:
-        """The arguments of a call as they may be shown and recorded: without secrets."""
+        """Return the arguments of a call that has no result yet, without secrets."""
         return self._engine.redact_arguments(tool_name, params, action)
 
     def get_execution_summary(self) -> dict[str, Any]:
-        """Everything this agent called, with details."""
+        """Return everything this agent called, with details."""
         summary = self._summarize_calls()
         return {
             "agent_id": self.agent_id,
@@ -105,7 +105,7 @@ class ToolSubAgent:
         }
 
     def get_brief_summary(self) -> dict[str, Any]:
-        """For an overview: how many calls, of which tools, and whether any failed."""
+        """Return an overview: how many calls, of which tools, and whether any failed."""
         return self._summarize_calls().to_brief()
 
     def _make_context(self, timeout: float | None) -> ToolExecutionContext:
@@ -123,10 +123,13 @@ class ToolSubAgent:
 
     async def _add_details(self, action: str | None, params: Any, result: ToolExecutionResult) -> None:
         redact_text = self._engine.store.redaction.redact_text
+        arguments = result.arguments
+        if arguments is None:  # several candidates have answered
+            arguments = self._engine.redact_arguments(result.tool_name, params, action)
         self.call_details.append(
             {
                 "tool_name": result.tool_name,
-                "params": self._engine.redact_arguments(result.tool_name, params, action),
+                "params": arguments,
                 "is_success": result.is_success,
                 "error": None if result.error is None else redact_text(result.error),
                 "error_type": result.error_type,

@@ -49,7 +49,7 @@ class FailureAdvisor:
         *,
         max_retries: int = 3,
     ) -> None:
-        """`permissions` are those of the run: it is advised to use only what it may call."""
+        """Take the `permissions` of the run: it is advised to use only what it may call."""
         self._context, self._registry, self._history = context, registry, history
         self._permissions, self._max_retries = permissions, max_retries
         self._tools: Mapping[str, Tool] = {}
@@ -93,7 +93,7 @@ class FailureAdvisor:
         ]
 
     def _cached_alternatives(self, tool: Tool, capability: ToolCapability, failure: CallFailure) -> list[str]:
-        """All tools are scored, so this is done once for all calls that differ only in their values."""
+        """Score all tools once for all calls that differ only in their values."""
         types = frozenset((name, type(value)) for name, value in failure.parameters.items())
         key = (failure.identity.key[:4], types, frozenset(self._failed_tools()), self._registry.version)
         if key not in self._alternatives:
@@ -103,7 +103,8 @@ class FailureAdvisor:
         return self._alternatives[key]
 
     def _find_tool_for_invented_value(self, capability: ToolCapability, failure: CallFailure) -> list[str]:
-        """The tool that may find a value which the model made up: it is neither in the task nor in an observation.
+        """Return the tool that may find a value which the model made up: the value is neither in the task nor in an
+        observation.
 
         A value of the task may be one of something else, as the number of an order is for `customer_id`: if the error
         mentions it, the tool that tells all that the name of the parameter says may find the right one.
@@ -130,7 +131,7 @@ class FailureAdvisor:
         return [best[1]] if best[0] else []
 
     def _list_specs(self) -> list[ToolSpec]:
-        """The tools of the run, with the actions that it may call."""
+        """Return the tools of the run, with the actions that it may call."""
         if self._version != self._registry.version:
             snapshot = self._registry.snapshot()
             self._tools, self._version = self._permissions.select_tools(snapshot), snapshot.version
@@ -139,7 +140,7 @@ class FailureAdvisor:
         return [self._permissions.permitted_spec(tool) for tool in tools]
 
     def _name_for_model(self, spec: ToolSpec, action: ToolCapability) -> str:
-        """By the whole tool: one of which a single action may be called still has several."""
+        """Return the name by the whole tool: a tool of which a single action may be called still has several."""
         return self._tools[spec.tool_id].spec.model_name(action)
 
     def _find_alternatives(self, tool: Tool, capability: ToolCapability, failure: CallFailure) -> list[str]:
@@ -194,7 +195,7 @@ def alternative_tools(
     task: str,
     limit: int = 5,
 ) -> list[AlternativeTool]:
-    """Tools that may do what one could not, best first, without disabled tools and those in `failed`.
+    """Return tools that may do what one could not, best first, without disabled tools and the tools in `failed`.
 
     A read-only action is never replaced by a destructive one.
     """
@@ -268,7 +269,7 @@ def _specific_categories(spec: ToolSpec, capability: ToolCapability) -> set[str]
 
 
 def _rate_argument_fit(action: ToolCapability, parameters: Mapping[str, Any]) -> tuple[float, str]:
-    """How well an action accepts the arguments, 0 to 1, with a reason."""
+    """Rate how well an action accepts the arguments, from 0 to 1, with a reason."""
     schema = resolve_schema(action.schema, action.schema)
     properties = properties_of(schema)
     required = schema.get("required")
@@ -284,7 +285,7 @@ def _rate_argument_fit(action: ToolCapability, parameters: Mapping[str, Any]) ->
 
 
 def _accepts_type_of(schema: Any, value: Any, action: ToolCapability) -> bool:
-    """Whether a parameter accepts a value of this type; False for a parameter that does not exist."""
+    """Return whether a parameter accepts a value of this type; False for a parameter that does not exist."""
     if schema is None:
         return False
     types = {

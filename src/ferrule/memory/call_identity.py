@@ -44,7 +44,7 @@ _WORD = lazy_pattern(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 @lru_cache(maxsize=4096)
 def is_location(name: str) -> bool:
-    """Whether the parameter says where to look: the same thing may exist in another location."""
+    """Return whether the parameter says where to look: the same thing may exist in another location."""
     return not _LOCATIONS.isdisjoint(word.lower() for word in _WORD.findall(name))
 
 
@@ -80,7 +80,7 @@ def identify_call(tool: Tool, capability: ToolCapability, params: Mapping[str, A
 
 
 def normalize_whitespace(text: str) -> str:
-    """A text without differences in spaces and Unicode composition."""
+    """Return a text without differences in spaces and Unicode composition."""
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
@@ -102,5 +102,5 @@ def _normalize_value(value: Any, name: str) -> Any:
 
 
 def digest_output(data: Mapping[str, Any]) -> int:
-    """A number by which two outputs in one process are compared."""
+    """Return a number by which two outputs in one process are compared."""
     return hash(encode_json(data, sort_keys=True))

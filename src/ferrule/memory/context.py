@@ -93,11 +93,11 @@ class ExecutionContext:
 
     @property
     def observation_texts(self) -> list[str]:
-        """The observations as models read them."""
+        """Return the observations as models read them."""
         return [as_text(observation) for observation in self.current_observations]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; tools by their ids."""
+        """Return plain JSON values; tools by their ids."""
         return {
             "task_description": self.task_description,
             "original_plan": copy_json(self.original_plan),
@@ -110,7 +110,7 @@ class ExecutionContext:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], tools: Mapping[str, ToolSpec]) -> ExecutionContext:
-        """The context that `to_dict` wrote; tools that no longer exist are left out."""
+        """Read the context that `to_dict` wrote; tools that no longer exist are left out."""
         return cls(
             task_description=str(values["task_description"]),
             original_plan=copy_json(values.get("original_plan", [])),
@@ -153,7 +153,7 @@ class ExecutionContext:
             switches.append({"from_tool": from_tool, "to_tools": to_tools, "reason": reason})
 
     def patterns_of(self, tool_id: str) -> dict[str, Any]:
-        """The patterns of a tool's failures; created on first use."""
+        """Return the patterns of a tool's failures, which are created on first use."""
         patterns: dict[str, Any] = self.learned_patterns.setdefault(tool_id, {})
         for key in ("failed_selectors", "failed_actions", "error_patterns"):
             patterns.setdefault(key, [])

@@ -57,7 +57,7 @@ class HistorySnapshot:
     _store: ToolKnowledgeStore
 
     async def turns(self) -> tuple[Turn, ...]:
-        """The turns, oldest first; a question that had no answer then has none here."""
+        """Return the turns, oldest first. A question that had no answer then has none here."""
         entries = await self._store.read_entries(CONVERSATION_PREFIX + self.conversation_id)
         await self._delete_oldest(entries)
         questions: dict[str, Mapping[str, Any]] = {}
@@ -115,7 +115,7 @@ class ConversationMemory:
         self._synchronizing.pop(conversation_id, None)
 
     def create_snapshot(self, conversation_id: str = DEFAULT_CONVERSATION) -> HistorySnapshot:
-        """The conversation as it is now."""
+        """Return the conversation as it is now."""
         return HistorySnapshot(conversation_id=conversation_id, before=self._next_key(), _store=self._store)
 
     def add_question(
@@ -147,11 +147,11 @@ class ConversationMemory:
             self._store.write_entry(stream, turn, {"kind": "question", **question})
 
     async def get_run_binding(self, run_id: str) -> Mapping[str, Any] | None:
-        """What `bind_run` stored for a run; None for a run that was not bound."""
+        """Return what `bind_run` stored for a run; None for a run that was not bound."""
         return (await self._store.read_entries(RUN_PREFIX + run_id)).get("begin")
 
     async def snapshot_of(self, run_id: str) -> HistorySnapshot | None:
-        """The snapshot a run is tied to, for tools that read it."""
+        """Return the snapshot a run is tied to, for tools that read it."""
         _add_bounded(self._readers, run_id)
         bound = await self.get_run_binding(run_id)
         if bound is None:
@@ -159,7 +159,7 @@ class ConversationMemory:
         return HistorySnapshot(conversation_id=bound["conversation_id"], before=bound["before"], _store=self._store)
 
     def was_read_by(self, run_id: str) -> bool:
-        """Whether a tool of this run has read the conversation, so that its result belongs to the conversation."""
+        """Return whether a tool of this run has read the conversation: then its result belongs to the conversation."""
         return run_id in self._readers
 
     def _write(self, conversation_id: str, kind: str, entry: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ A pattern belongs to one version of a tool (its fingerprint) and one action. Its
 deleted after a month without a new failure. Patterns only warn: a call that failed last week may work today.
 
 Runs may belong to different people, so a pattern has no values of arguments and no error texts; these stay in the
-memory of the run that met them. Each tenant has its own patterns. A pattern that somebody pinned stays until it is
+memory of the run that met them. Each tenant has its own patterns. A pattern that a person pinned stays until it is
 deleted, and its weight stays what it is.
 """
 
@@ -60,7 +60,7 @@ class FailurePattern:
 
     @property
     def what_helped(self) -> str | None:
-        """What helped, in general words."""
+        """Return what helped, in general words."""
         if self.changed_parameters is None:
             return None
         return f"another value of {' and '.join(self.changed_parameters)}" if self.changed_parameters else "a retry"
@@ -114,13 +114,13 @@ class FailureHistory:
         await self.load()
 
     def patterns(self, tool_id: str | None = None) -> list[FailurePattern]:
-        """The patterns of one tool or of all: those that are pinned, then the others by decreasing weight."""
+        """Return the patterns of one tool or of all: first the pinned ones, then the others by decreasing weight."""
         now = self._clock()
         patterns = [p for p in self._patterns.values() if tool_id in (None, p.tool_id) and not p.is_expired(now)]
         return sorted(patterns, key=lambda pattern: (not pattern.pinned, -pattern.weight(now), pattern.key))
 
     def warnings(self, tools: Iterable[Tool], limit: int = 5) -> list[str]:
-        """What a new run should know about these tools in their current version."""
+        """Return what a new run should know about these tools in their current version."""
         current = {(tool.id, tool.spec.fingerprint) for tool in tools}
         return [str(p) for p in self.patterns() if (p.tool_id, p.fingerprint) in current][:limit]
 
@@ -155,12 +155,12 @@ class FailureHistory:
             self._save(replace(pattern, changed_parameters=changed, recoveries=pattern.recoveries + 1))
 
     def what_helped(self, tool: Tool, failure: CallFailure) -> str | None:
-        """What helped after such a failure in an earlier run, in general words."""
+        """Return what helped after such a failure in an earlier run, in general words."""
         pattern = self._patterns.get(_make_pattern(tool, failure, 0.0).key)
         return None if pattern is None else pattern.what_helped
 
     async def pin(self, key: str, *, pinned: bool = True) -> FailurePattern | None:
-        """Keep a pattern for ever, or let it expire again; None if there is none with this key."""
+        """Keep a pattern, or let it expire again; return None if no pattern has this key."""
         await self.load()
         pattern = self._patterns.get(key)
         if pattern is None:
@@ -203,7 +203,7 @@ def _make_pattern(tool: Tool, failure: CallFailure, now: float) -> FailurePatter
 
 
 def _declared_names(tool: Tool, action: str, names: Iterable[str]) -> list[str]:
-    """The names that the tool itself declares: others are what a caller wrote."""
+    """Return the names that the tool itself declares. All other names are what a caller wrote."""
     capability = tool.spec.capability(action)
     schema = {} if capability is None else resolve_schema(capability.schema, capability.schema)
     return sorted(set(names) & properties_of(schema).keys())
@@ -213,7 +213,7 @@ _FIELDS: Final = frozenset(field.name for field in fields(FailurePattern))
 
 
 def _parse_pattern(entry: Any) -> FailurePattern | None:
-    """A stored pattern; None for one that another version wrote."""
+    """Read a stored pattern; return None for one that another version wrote."""
     if not isinstance(entry, dict) or not set(entry) <= _FIELDS or not isinstance(entry.get("parameters"), list):
         return None
     try:

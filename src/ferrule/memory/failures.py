@@ -255,15 +255,15 @@ class CallFailure:
         return self.failure_class is FailureClass.TRANSIENT or _TIMEOUT_ERROR.search(self.error) is not None
 
     def applies_to(self, identity: CallIdentity) -> bool:
-        """Whether it predicts a call with the same arguments: after a timeout, a longer one may help."""
+        """Return whether a call with the same arguments fails too: after a timeout, a longer timeout may help."""
         return identity.timing <= self.identity.timing or not self.is_timeout
 
     def has_same_location(self, params: Mapping[str, Any], missing: str) -> bool:
-        """Whether another call looks for the parameter `missing` where this one did not find it."""
+        """Return whether another call looks for the parameter `missing` where this one did not find it."""
         return _location_parameters(self.parameters, missing) == _location_parameters(params, missing)
 
     def may_depend_on(self, params: Mapping[str, Any]) -> bool:
-        """Whether a side effect of another tool with these arguments may have removed the cause.
+        """Return whether a side effect of another tool with these arguments may have removed the cause.
 
         Parameters that both calls have must be equal; otherwise it cannot be ruled out.
         """
@@ -272,7 +272,7 @@ class CallFailure:
         return all(params[name] == value for name, value in self.parameters.items() if name in params)
 
     def is_mentioned_in(self, texts: Collection[str]) -> bool:
-        """Whether the texts of another call's arguments mention an argument of this one."""
+        """Return whether the texts of another call's arguments mention an argument of this one."""
         if self._texts is None:
             self._texts = [text for text in find_texts(self.parameters) if len(text) >= MIN_MENTION_LENGTH]
         return any(
@@ -281,7 +281,7 @@ class CallFailure:
 
 
 def find_host(params: Mapping[str, Any]) -> str:
-    """The host of the first URL among the arguments; empty without one."""
+    """Return the host of the first URL among the arguments; empty without one."""
     for value in params.values():
         if isinstance(value, str) and "://" in value[:12]:
             try:
@@ -292,7 +292,7 @@ def find_host(params: Mapping[str, Any]) -> str:
 
 
 def find_missing_value(params: Mapping[str, Any], error: str) -> tuple[str, str] | None:
-    """The argument that an error names as not found: a locator first, else the longest."""
+    """Return the argument that an error names as not found: a locator first, else the longest."""
     mentioned = [
         (name, value)
         for name, value in params.items()
@@ -309,7 +309,7 @@ def _location_parameters(params: Mapping[str, Any], missing: str) -> dict[str, A
 
 
 def find_texts(value: Any, depth: int = 0) -> list[str]:
-    """The texts in arguments, up to five levels deep."""
+    """Return the texts in arguments, up to five levels deep."""
     if isinstance(value, str):
         return [value]
     if depth > 4:

@@ -118,7 +118,7 @@ class RunMemory:
 
     @property
     def failures(self) -> list[CallFailure]:
-        """The calls that failed in this run and have not succeeded since, oldest first."""
+        """Return the calls that failed in this run and have not succeeded since, oldest first."""
         return list(self._failures.values())
 
     # Before and after a call
@@ -136,7 +136,7 @@ class RunMemory:
         return self._repeated_result(identify_call(tool, capability, params)) if self._results else None
 
     def known_failure(self, tool: Tool, capability: ToolCapability, params: Mapping[str, Any]) -> CallFailure | None:
-        """The failure by which a call is known to fail now."""
+        """Return the failure by which a call is known to fail now."""
         identity = identify_call(tool, capability, params)
         failure = self._failures.get(identity.key)
         if failure is not None and self._still_fails(failure, identity):
@@ -233,7 +233,7 @@ class RunMemory:
         return self.classifier.classify(result)
 
     def _still_fails(self, failure: CallFailure, identity: CallIdentity) -> bool:
-        """Whether a call that failed is still expected to fail."""
+        """Return whether a call that failed is still expected to fail."""
         if failure.may_retry or not failure.applies_to(identity):
             return False
         policy = self.classifier.policy(failure.failure_class)
@@ -245,7 +245,7 @@ class RunMemory:
     def _missing_value_failure(
         self, identity: CallIdentity, effects: Effects, params: Mapping[str, Any]
     ) -> CallFailure | None:
-        """The failure by which a value of this call is known to be missing."""
+        """Return the failure by which a value of this call is known to be missing."""
         for name, value in params.items():
             if not isinstance(value, str):
                 continue
@@ -314,7 +314,7 @@ class RunMemory:
         if not effects.read_only:
             self._allow_retries_after_change(identity, params, result.executed_at.timestamp())
         elif "approval_id" in result.metadata:
-            return  # it was approved for one call: the next one needs an approval of its own
+            return  # it was approved for one call: the next one needs its own approval
         elif not effects.polling and not _has_volatile_name(tool.id, capability.name):
             self._count_result(identity, result)
 
@@ -334,7 +334,7 @@ class RunMemory:
             self._listener.on_recovery(tool, failure, arguments)
 
     def _allow_retries_after_change(self, identity: CallIdentity, params: Mapping[str, Any], began: float) -> None:
-        """After a side effect, related failures may be retried."""
+        """Let failures that are related to a side effect be retried."""
         texts = find_texts(params)
         navigates = not _NAVIGATION_PARAMETERS.isdisjoint(params)
         for failure in self._failures.values():
@@ -355,7 +355,7 @@ class RunMemory:
     def _allow_retries_of_missing(
         self, identity: CallIdentity, params: Mapping[str, Any], result: ToolExecutionResult
     ) -> None:
-        """A missing value may exist now: a call with it has succeeded, or a result contains it."""
+        """Let failures be retried whose value may exist now: a call with it has succeeded, or a result has it."""
         for name, value in params.items():
             if isinstance(value, str) and (
                 failure := self._missing.get((*identity.tool, name, normalize_whitespace(value)))

@@ -109,7 +109,7 @@ def list_decided_runs(database: StoreDatabase, since: float, now: float) -> list
 def decide_approval(
     database: StoreDatabase, approval_id: str, values: Mapping[str, Any], from_states: tuple[str, ...], now: float
 ) -> bool:
-    """Change the state of a request; False when it is no longer in one of the states, or has expired."""
+    """Change the state of a request; False when it has another state by now, or has expired."""
     table = get_table("approvals")
     is_open = (table.c.approval_id == approval_id) & table.c.state.in_(from_states) & (table.c.expires_at > now)
     with database.write() as connection:

@@ -1,4 +1,4 @@
-"""Copies of a SQLite store, made while others use it, and whether a store is intact. Postgres has tools of its own."""
+"""Copies of a SQLite store, made while others use it, and whether a store is intact. Postgres has its own tools."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def back_up_store(location: StoreLocation, folder: Path) -> Path:
 
 
 def restore_store(location: StoreLocation, folder: Path) -> None:
-    """Copy a backup to where there is no store."""
+    """Copy a backup to a place without a store."""
     if location.kind != "sqlite":
         raise StoreError(_POSTGRES_ADVICE)
     backup, target = folder / _DATABASE, Path(location.database)

@@ -52,7 +52,7 @@ class StoreChannel:
         self.is_listening = threading.Event()
 
     def send(self, message: ChannelMessage) -> None:
-        """Send a message soon. One that is too long, or for which there is no room, is not sent."""
+        """Send a message soon. A message that is too long, or finds the queue full, is not sent."""
         if not self.is_available:
             return
         try:

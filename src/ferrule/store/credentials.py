@@ -1,7 +1,7 @@
 """Secrets for servers elsewhere, which Ferrule sends in the name of a user: stored encrypted, by account and name.
 
 They are encrypted with Fernet. The key is not in the store: it is in the variable `FERRULE_ENCRYPTION_KEY`, or in a
-file that only its owner can read. Account and name are encrypted with the secret, so that whoever can write to the
+file that only its owner can read. Account and name are encrypted with the secret, so that a person who can write to the
 database cannot give one user's secret to another.
 """
 
@@ -37,7 +37,7 @@ KEY_FILE_VARIABLE: Final = "FERRULE_ENCRYPTION_KEY_FILE"
 KEY_SIZE: Final = 32
 MAX_SECRET_LENGTH: Final = 65_536
 LOCAL_ACCOUNT: Final = ""
-"""The account of whoever runs this process, which also lists the actions of servers."""
+"""The account of the user who runs this process, which also lists the actions of servers."""
 _NAME: Final = lazy_pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _KEY_ADVICE: Final = "Make one with: openssl rand -base64 32"
 

@@ -223,7 +223,7 @@ def _create_engine(location: StoreLocation) -> Engine:
             raise failure from error
     options: dict[str, Any] = {"connect_args": {"timeout": BUSY_TIMEOUT, "check_same_thread": False}}
     if location.kind == "memory":
-        # Each connection would be a database of its own, so all threads share one and wait for it.
+        # Each connection would be a separate database, so all threads share one and wait for it.
         options |= {"poolclass": sa.QueuePool, "pool_size": 1, "max_overflow": 0}
     engine = sa.create_engine(sa.URL.create("sqlite", database=location.database or None), **options)
     sa.event.listen(engine, "connect", _prepare_sqlite)

@@ -52,14 +52,9 @@ def last_line_per_record(lines: Sequence[bytes]) -> list[bytes]:
     """Return the last line of each record."""
     by_id = {line.partition(b'",')[0]: line for line in lines}
     if b"\\" in b"".join(by_id):  # an id that contains a quotation mark, where `partition` may have cut it
-        by_id = {_id_of(line): line for line in lines}
+        # Such an id is too rare to parse: its line is not merged with others.
+        by_id = {start if not (start := line.partition(b'",')[0]).endswith(b"\\") else line: line for line in lines}
     return list(by_id.values())
-
-
-def _id_of(line: bytes) -> bytes:
-    end = line.find(b'",')
-    # An id with a quotation mark is too rare to parse: such a line is not merged with others.
-    return line if line[end - 1 : end] == b"\\" else line[:end]
 
 
 # These two are most of what recording costs. They try the fast encoder first; values that it cannot encode, or that may
@@ -68,6 +63,7 @@ def _id_of(line: bytes) -> bytes:
 
 
 def _encode_head(record: ToolCallRecord, redaction: Redaction, secret_names: frozenset[str]) -> bytes:
+    """Encode what is known when a call starts. The record keeps its arguments without secrets."""
     identity = [
         record.record_id,
         record.started_at,
@@ -101,8 +97,8 @@ def _encode_head(record: ToolCallRecord, redaction: Redaction, secret_names: fro
         ):
             return encoded[:-1] + b"," + params
     record.secrets = merge_secrets(record.secrets, redaction.find_secrets(record.params, secret_names))
-    redacted = redaction.redact_params(record.params, secret_names, record.secrets)
-    return encode_escaped([*map(_to_storable, identity), redacted])[:-1]
+    record.params = redaction.redact_params(record.params, secret_names, record.secrets)
+    return encode_escaped([*map(_to_storable, identity), record.params])[:-1]
 
 
 def _encode_tail(record: ToolCallRecord, redaction: Redaction) -> bytes:

@@ -1,6 +1,6 @@
 """Streams of entries: everything besides call records that must not be lost.
 
-A stream is a named list of JSON values, each under a key of its own and read in the order of the keys; writing an
+A stream is a named list of JSON values, each under its own key and read in the order of the keys; writing an
 existing key again replaces its value. The history of a run is a stream, and so are the failures a run learned from.
 Entries take the same path as call records: one line in the journal, then SQL. So writing one costs microseconds and
 survives `kill -9`.

@@ -14,7 +14,7 @@ is the fencing token too.
     SQLite      a locked file (`flock`) per key: the kernel ends the leases of a dead process at once, by no clock
     Postgres    a row of the table `leases`, which ends after `LEASE_SECONDS` by the clock of the database
 
-A journal segment is a file that its process has locked, and keeps that lock of its own. A claimed idempotency key is
+A journal segment is a file that its process has locked, and keeps its own lock. A claimed idempotency key is
 not a lease: it must not become free when the server with the request dies.
 
 Four rules make a lease in Postgres safe. Clocks of servers are never compared.
@@ -22,10 +22,10 @@ Four rules make a lease in Postgres safe. Clocks of servers are never compared.
 1. A thread renews all leases of the process with one statement, every `RENEW_INTERVAL` seconds, on a connection that
    nothing else uses: it waits neither for slow queries nor for the pool.
 2. A holder counts its lease as lost when the last confirmed request was *sent* more than `MAX_UNCONFIRMED` seconds ago
-   by its own clock. So it stops before the database lets others have the lease. A stopped process (SIGSTOP) that
-   continues notices the same.
+   by its own clock. So it stops before the database lets others have the lease. A stopped process (SIGSTOP), or one
+   on a machine that was suspended, notices the same when it continues.
 3. A renewal names the owner. A lease that nobody has taken in the meantime may be renewed after its end, for example
-   when the database was away; a lease that somebody has taken cannot, even if that owner has released it again.
+   when the database was away; a lease that another owner has taken cannot, even if that owner has released it again.
 4. `writer` is the owner whose entries the database accepts for the stream of a lock. The next holder first inserts what
    it had written before it lost the lock (which is refused) and the journal of a dead owner on the same machine (which
    is accepted), and then registers as the writer. Inserting entries locks the row (`FOR KEY SHARE`), and so does
@@ -44,6 +44,7 @@ import fcntl
 import json
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -285,7 +286,7 @@ class RowLeases:
         """Take a lease, or keep it; return None if another owner has it."""
         import sqlalchemy as sa
 
-        owner, sent_at = self.owner, time.monotonic()
+        owner, sent_at = self.owner, read_machine_clock()
         writer = owner if key.startswith(LOCK_PREFIX) else None
         holder = self.find(key)  # without locking the row, which its holder renews meanwhile
         if holder is not None and holder.owner != owner:
@@ -342,7 +343,7 @@ class RowLeases:
 
     def is_confirmed(self, key: str) -> bool:
         """Return whether this process has the lease for certain: no other process can have taken it."""
-        return time.monotonic() - self._sent_times.get(key, float("-inf")) < MAX_UNCONFIRMED
+        return read_machine_clock() - self._sent_times.get(key, float("-inf")) < MAX_UNCONFIRMED
 
     def close(self) -> None:
         with self._mutex:  # a lock may still be released; servers and processes end with their store
@@ -403,13 +404,13 @@ class RowLeases:
 
         keys = {escape_text(key): key for key in sent_times}
         values = {"seconds": LEASE_SECONDS, "owner": self.owner, "keys": list(keys)}
-        sent_at = time.monotonic()
+        sent_at = read_machine_clock()
         with self._database.raise_as_store_error():
             try:
                 rows = self._connect().execute(_RENEW, values).fetchall()
             except psycopg.OperationalError:
                 self._disconnect()
-                sent_at = time.monotonic()
+                sent_at = read_machine_clock()
                 rows = self._connect().execute(_RENEW, values).fetchall()
         is_renewed = {keys[key]: renewed for key, renewed in rows}
         with self._mutex:
@@ -475,7 +476,7 @@ class StoreLocks:
         self._leases = leases
         self._names: set[str] = set()
         self._due: dict[str, int] = {}
-        """The locks that are due for release, each with a number of its own for every time."""
+        """The locks that are due for release, with a new number each time."""
         self._numbers = count(1)
         self.lost_names: set[str] = set()
         """Locks that another process has taken or may have taken, although their holders have not released them."""
@@ -578,6 +579,11 @@ def delete_writers(connection: Connection, before: float) -> None:
         "AND NOT EXISTS (SELECT 1 FROM entries WHERE stream = substr(leases.key, :begin))"
     )
     connection.execute(statement, {"before": before, "begin": len(LOCK_PREFIX) + 1})
+
+
+def read_machine_clock() -> float:
+    """Return the seconds of a clock that cannot be set. On Linux it also runs while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
 
 
 def read_database_clock(connection: Connection) -> float:

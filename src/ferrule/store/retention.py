@@ -63,7 +63,7 @@ class Retention:
         if self.max_records is not None and self.max_records < 1:
             raise SetupError(f"max_records must be at least 1, not {self.max_records!r}; None keeps all records")
         if self.max_age is not None and self.max_age <= timedelta(0):
-            raise SetupError(f"max_age must be positive, not {self.max_age!r}; None keeps records for ever")
+            raise SetupError(f"max_age must be positive, not {self.max_age!r}; None keeps all records")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

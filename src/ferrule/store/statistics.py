@@ -6,7 +6,7 @@ gives a value between them. Only calls in which the tool really ran count: those
 
 There are two ways. For some of the calls (since a time, of a tenant), the database counts and sorts them. For all calls
 that would take seconds per million, so their figures are read from indexes: times are sorted there already, so that the
-position of a percentile is reached by skipping entries, and what is not successful has an index of its own.
+position of a percentile is reached by skipping entries, and what is not successful has a separate index.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, get_args
 
+from ferrule.core.content import encode_json, plain_json
 from ferrule.core.secrets import Redaction, Secrets, merge_secrets
 from ferrule.errors import LockLost, StoreError, text_with_notes
 from ferrule.store.approvals import use_approval
@@ -195,7 +196,7 @@ class ToolKnowledgeStore:
     ) -> bool:
         """Use an approval and record the start of its call, both or neither; False when it covers no such call (now).
 
-        The end of the call is recorded as that of any other.
+        The end of the call is recorded by `record_finished`.
         """
         line = self._encode_start(record, secret_names)
         start = CallStart(record_id=record.record_id, line=line, owner=self._journal.owner)
@@ -227,6 +228,22 @@ class ToolKnowledgeStore:
         """Return the secrets of a run that values contain."""
         secrets = None if run_id is None else self._run_secrets.get(run_id)
         return () if secrets is None else secrets.find_in(*values)
+
+    def redact_arguments(
+        self,
+        params: Any,
+        secret_names: frozenset[str] = NO_NAMES,
+        run_id: str | None = None,
+        known_secrets: tuple[str, ...] = (),
+    ) -> dict[str, Any]:
+        """Return arguments as they may be shown: without the values of `secret_names`, and without other secrets."""
+        plain = params if type(params) is dict else plain_json(params)
+        arguments = plain if isinstance(plain, dict) else {"arguments": plain}
+        known_secrets = (*known_secrets, *self.find_known_secrets(run_id, arguments))
+        if not (secret_names or known_secrets or self.redaction.may_contain_secret(encode_json(arguments).decode())):
+            return dict(arguments)
+        secrets = merge_secrets(known_secrets, self.redaction.find_secrets(arguments, secret_names))
+        return self.redaction.redact_params(arguments, secret_names, secrets)
 
     def _replace_unencodable_values(self, record: ToolCallRecord, error: Exception) -> None:
         """Replace what could not be encoded: arguments and results may be any objects, but the call has its record."""
@@ -275,7 +292,7 @@ class ToolKnowledgeStore:
 
     @asynccontextmanager
     async def lock(self, name: str) -> AsyncIterator[StoreLock]:
-        """Hold a lock that only one user of the store has at a time; LockHeld while somebody else has it.
+        """Hold a lock that only one user of the store has at a time. Raises LockHeld while another one has it.
 
         It is released when others can read everything written under it: while the database does not accept that, the
         lock stays taken. The death of a process releases its locks (with Postgres after some seconds). A holder whose

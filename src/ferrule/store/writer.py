@@ -123,7 +123,7 @@ class RecordWriter:
         self._stop.wait(BATCH_DELAY)
 
     def _insert_backlog(self, lines: Journal | JournalSegment) -> int:
-        """Read the present backlog, and not what is appended meanwhile: a query must not wait for ever."""
+        """Read the present backlog, and not what is appended meanwhile: a query must not wait without end."""
         rows, remaining = 0, lines.backlog()
         while remaining > 0 and (batch := lines.read()):
             is_abandoned = isinstance(lines, JournalSegment)

@@ -1,4 +1,4 @@
-"""What a span says: the attributes of OpenTelemetry's conventions for generative AI, and those of OpenInference."""
+"""What a span says: the attributes of OpenTelemetry's conventions for generative AI, and of OpenInference."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SpanDescription:
         self._has_openinference = has_openinference
 
     def start(self, event: ToolEngineEvent) -> tuple[str, bool, Attributes]:
-        """The name of a span, whether it is a request to another system, and its first attributes."""
+        """Return the name of a span, whether it is a request to another system, and its first attributes."""
         data, is_request = event.data, event.event_type is ToolEngineEventType.MODEL_STARTED
         match event.event_type:
             case ToolEngineEventType.QUESTION_STARTED:
@@ -58,7 +58,7 @@ class SpanDescription:
         return name, is_request, attributes
 
     def end(self, event: ToolEngineEvent) -> Attributes:
-        """What is known when the span ends."""
+        """Return the attributes that are known when the span ends."""
         data = event.data
         match event.event_type:
             case ToolEngineEventType.QUESTION_ENDED if "result" in data:
@@ -119,7 +119,7 @@ class SpanDescription:
         return attributes | self._openinference_value("output", attributes.get("gen_ai.output.messages"))
 
     def _messages(self, messages: Iterable[Mapping[str, Any]]) -> str:
-        """The last messages that fit the limit."""
+        """Return the last messages that fit the limit."""
         parts: list[dict[str, Any]] = []
         rest = self._max_content
         for message in reversed(list(messages)):

@@ -58,6 +58,6 @@ class TracedApp:
 
 
 def _find_route(scope: Scope) -> str:
-    """The path with the names of its parameters instead of their values, of which there are few."""
+    """Return the path with the names of its parameters, of which there are few, instead of their values."""
     names = {str(value): f"{{{name}}}" for name, value in scope.get("path_params", {}).items()}
     return "/".join(names.get(part, part) for part in scope["path"].split("/"))

@@ -80,7 +80,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def json_log_line(message: str) -> str:
-    """A line of a log in JSON that is written at every level."""
+    """Return a line of a log in JSON that is written at every level."""
     fields = {"name": "ferrule.serve", "levelname": "INFO", "levelno": logging.INFO, "msg": message}
     return JsonFormatter().format(logging.makeLogRecord(fields))
 

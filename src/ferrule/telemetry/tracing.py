@@ -1,6 +1,6 @@
 """Traces for OpenTelemetry: a question is one trace, with spans for plans, agents, models and tools.
 
-The names are those of OpenTelemetry's conventions for generative AI:
+The names follow OpenTelemetry's conventions for generative AI:
 `invoke_workflow > plan > invoke_agent > chat | execute_tool`. Each span is current while its work runs, so MCP clients
 and servers (`_meta.traceparent`) and HTTP requests of tools pass it on.
 """

@@ -152,7 +152,11 @@ async def test_the_listing_on_disk_does_not_go_round_the_pins(tmp_path, store_ur
         await engine.wait_for_pins()
         assert action_of(engine, "send").description == "Send a mail."
         seen: list[str] = []
-        engine._pipeline._validate = lambda call, action: seen.append(action.capability.changes)  # type: ignore[method-assign]
+
+        async def note_changes(call: Any, action: Any) -> None:
+            seen.append(action.capability.changes)
+
+        engine._pipeline._validate = note_changes  # type: ignore[method-assign]
         await engine.execute("mail__send", {})
         assert "+  Send a mail to all." in seen[0]
 
