@@ -19,7 +19,7 @@ from ferrule import (
     UnifiedToolLibrary,
     tool,
 )
-from ferrule.agent import Agent, AgentState
+from ferrule.agent import Agent, AgentAnswer, AgentState, StepResult
 from ferrule.agent.run import Run
 from ferrule.core.messages import Usage
 from ferrule.core.model import ModelReply
@@ -330,12 +330,16 @@ async def test_a_run_is_exported_as_a_conversation(runs):
 
     async with UnifiedToolLibrary() as library:
         library.register(add)
-        await runs.open(library, runs.script(call("add", a=1, b=2))).run("What is 1 + 2?", run_id="r")
+        done = await runs.open(library, runs.script(call("add", a=1, b=2))).run("What is 1 + 2?", run_id="r")
         messages = [message for message in await messages_of(library, "r") if message["role"] != "system"]
     assert [message["role"] for message in messages] == ["user", "assistant", "tool", "assistant"]
     [made] = messages[1]["tool_calls"]
     assert made["function"]["name"] == "add" and json.loads(made["function"]["arguments"]) == {"a": 1, "b": 2}
     assert messages[2]["tool_call_id"] == made["id"] and messages[2]["content"] in ("3", "3.0")
+    assert type(done) is AgentAnswer and [m for m in done.messages if m["role"] != "system"] == messages
+    [result] = done.steps
+    assert (result.tool_id, result.arguments, result.success) == ("add", {"a": 1, "b": 2}, True)
+    assert result.text == messages[2]["content"] and StepResult.from_dict(result.to_dict()) == result
 
 
 # Budgets
@@ -379,6 +383,16 @@ async def test_a_run_waits_for_more_money_and_continues_elsewhere(runs, open_lib
         assert waiting.state is AgentState.FINISHED
         [spending] = await library.engine.costs.list_spending()
         assert spending.spent == pytest.approx(waiting.model_cost) == pytest.approx(1 + runs.is_plan)
+
+
+async def test_a_direct_answer_waits_for_more_money_like_any_run(open_library):
+    async with open_library(amount=0.2) as library:
+        agent = Agent(library, PaidModel(["Done."]))
+        answer = await agent.answer_directly(LONG_TASK, "Answer the user.", run_id="r")
+        assert [request.tool_id for request in answer.approvals] == ["budget"]
+        while answer.state is AgentState.WAITING:
+            answer = await agent.resume("r", approvals=True)
+        assert (answer.state, answer.text, answer.model_cost) == (AgentState.FINISHED, "Done.", 1.0)
 
 
 async def test_a_refusal_of_more_money_stops_the_run(runs, open_library):

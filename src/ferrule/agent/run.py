@@ -260,7 +260,7 @@ class Run:
         self.state = AgentState.RUNNING
 
     def end(self, state: AgentState, text: str, reason: str = "") -> None:
-        self.state, self.text, self.reason = state, text, reason
+        self._apply_end(state, text, reason)
         self._write("end", state=state.value, text=text, reason=reason)
 
     def interrupt(self, error: BaseException) -> None:
@@ -316,6 +316,11 @@ class Run:
         if not self.secrets:
             return entry
         return {name: value if name in _NEVER_SECRET else self.secrets.redact(value) for name, value in entry.items()}
+
+    def _apply_end(self, state: AgentState, text: str, reason: str) -> None:
+        self.state, self.text, self.reason = state, text, reason
+        if self.workflow is not None and text:  # the answer of the loop is the model's last message
+            self.messages.append(assistant_message(text))
 
     def _apply_step(self, step: StepResult) -> None:
         self.steps.append(step)
@@ -391,10 +396,8 @@ class Run:
         elif kind == "plan":
             self.plan, self.state = Plan.from_dict(entry["plan"]), AgentState.RUNNING
         elif kind == "end":
-            self.state, self.text, self.reason = AgentState(entry["state"]), entry["text"], entry["reason"]
+            self._apply_end(AgentState(entry["state"]), entry["text"], entry["reason"])
             self._replay_requests(entry)
-            if self.workflow is not None and self.text:
-                self.messages.append(assistant_message(self.text))
 
     def _replay_requests(self, entry: Mapping[str, Any]) -> None:
         questions, approvals = entry.get("questions", ()), entry.get("approvals", ())

@@ -182,7 +182,8 @@ class OldDataDeletion:
 def _is_waiting(last_entries: Iterator[dict[str, Any]]) -> bool:
     """Return whether a run waits for a person, by its entries from the last one back."""
     for entry in last_entries:
-        if entry.get("kind") != "step":  # one of several calls was approved: the run waits for the others
+        is_call = entry.get("kind") == "step" and not entry["step"]["description"]  # unlike a step of a plan
+        if not is_call:  # one of several calls was approved: the run waits for the others
             return entry.get("kind") == "wait" or entry.get("state") == "waiting"
     return True  # only answers: nothing says that the run has ended
 

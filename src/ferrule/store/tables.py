@@ -13,8 +13,8 @@ from ferrule.errors import StoreError
 if TYPE_CHECKING:
     from sqlalchemy import Connection, MetaData, Table
 
-SCHEMA_VERSION: Final = 23
-"""Raise it with every change of a table."""
+SCHEMA_VERSION: Final = 24
+"""Raise it with every change of a table, or of the entries of runs."""
 BINDING_COLUMNS: Final = ("principal", "tenant", "run_id", "tool_id", "action", "fingerprint", "digest")
 """What a call must have in common with a request for approval: an approval covers exactly this call."""
 IS_FAILURE: Final = "status NOT IN ('success', 'running')"
