@@ -166,7 +166,7 @@ def show_costs(
     limit: MaxCount = 50,
     as_json: AsJson = False,
 ) -> None:
-    """Show what calls of paid tools and replies of models cost. Prices are those of the time of the call."""
+    """Show what calls of paid tools and replies of models cost. Prices are of the time of the call."""
 
     if by not in COST_GROUPS:
         fail(f"--by takes {', '.join(COST_GROUPS)}, not {by!r}.{did_you_mean(by, COST_GROUPS)}")
