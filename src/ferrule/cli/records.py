@@ -52,11 +52,11 @@ def calls(
     """Show the latest calls."""
     filters = {"tool_name": tool, "conversation_id": conversation, "principal": principal, "since": parse_since(since)}
     more = {"is_success": False} if failed else {}
-    found = client_of(context, local_only=("failed",)).list_calls(limit, **filters, **more)
+    listed = client_of(context, local_only=("failed",)).list_calls(limit, **filters, **more)
     empty = "No recorded call failed." if failed else printing.NO_CALLS
     if any(value is not None for value in filters.values()):
         empty = "No recorded call matches these options."
-    printing.print_list(found, printing.CALL_COLUMNS, as_json=as_json, empty=empty, cut=(5, 1), optional=(4, 3))
+    printing.print_list(listed, printing.CALL_COLUMNS, as_json=as_json, empty=empty, cut=(5, 1), optional=(4, 3))
 
 
 def stats(
