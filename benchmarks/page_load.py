@@ -75,7 +75,9 @@ async def _load(
 ) -> Sample:
     page = await context.new_page()
     before, started_at = server.processor_seconds(), time.perf_counter()
-    await page.goto(server.url + path)
+    response = await page.goto(server.url + path)
+    if response is None or not response.ok:
+        raise RuntimeError("The page is not built: make web")
     await page.wait_for_selector(selector)
     wall = time.perf_counter() - started_at
     size = await page.evaluate(TRANSFERRED_BYTES)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import ferrule, trusted
+from tests.cli.commands import ferrule, show_in_terminal, trusted
 
 pytestmark = pytest.mark.integration
 
@@ -138,3 +138,15 @@ def test_what_others_wrote_cannot_look_like_another_line(project: Path):
     path.write_text(path.read_text().replace("Sums are serious.", "One.\\nwhy it asks: nothing \\u001b[2J"))
     shown = ferrule("approvals", "show", request_approval(project), cwd=project).stdout
     assert sum(line.startswith("why it asks:") for line in shown.splitlines()) == 1 and "\x1b" not in shown, shown
+
+
+def test_the_names_of_calls_are_not_cut_off(project: Path):
+    names = ("transfer_money_between_two_accounts", "close_all_accounts_of_one_customer")
+    for name in names:
+        (project / "tools" / f"{name}.py").write_text(ADD.replace("def add", f"def {name}"))
+    rules = "".join(f'\n[[policy.rules]]\nverdict = "ask"\ntool = "{name}"\nreason = "Money."\n' for name in names)
+    (project / "ferrule.toml").write_text((project / "ferrule.toml").read_text() + rules)
+    for name in names:
+        assert ferrule("call", name, "a:=1", "b:=2", cwd=trusted(project)).returncode == 8
+    shown = show_in_terminal("approvals", "list", cwd=project)
+    assert all(name in shown for name in names), shown

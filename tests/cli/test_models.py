@@ -76,6 +76,11 @@ def test_a_named_model_that_cannot_be_used_answers_nothing(environ, tmp_path):
         assert (done.returncode, done.stdout) == (2, "") and problem in done.stderr, done.stderr
 
 
+def test_costs_without_a_paid_call_name_the_costs_of_models(environ, tmp_path):
+    assert "ferrule costs --by model" in ferrule("costs", env=environ, cwd=tmp_path).stdout
+    assert ferrule("costs", "--by", "model", env=environ, cwd=tmp_path).stdout == "No costs are recorded.\n"
+
+
 def test_a_key_that_is_piped_in_is_stored_used_and_removed_and_never_shown(environ, tmp_path):
     stored = ferrule("models", "key", "openai", env=environ, cwd=tmp_path, stdin=f"{KEY}\n")
     path = tmp_path / "settings" / "keys.json"

@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from ferrule.cli import printing
-from ferrule.cli.client import Client, client_of
+from ferrule.cli.client import FerruleClient, client_of
 from ferrule.cli.session import (
     ArgumentPairs,
     AsJson,
@@ -96,7 +96,7 @@ def deny(context: typer.Context, approval_id: ApprovalId, reason: Reason = "", a
 
 
 def _decide_request(
-    client: Client, approval_id: str, reason: str, edits: dict[str, Any], *, allowed: bool, as_json: bool
+    client: FerruleClient, approval_id: str, reason: str, edits: dict[str, Any], *, allowed: bool, as_json: bool
 ) -> None:
     """Record a decision, and print what follows; `edits` replace arguments of the request."""
     request = client.find_approval(approval_id)

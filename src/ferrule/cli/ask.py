@@ -11,7 +11,7 @@ import select
 import stat
 import sys
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -109,10 +109,10 @@ def build_orchestrator(
     library: UnifiedToolLibrary,
     model: Model,
     *,
-    strategy: str | None,
-    tools: list[str] | None,
-    turns: int | None,
-    person: Person | None,
+    strategy: str | None = None,
+    tools: list[str] | None = None,
+    turns: int | None = None,
+    person: Person | None = None,
     principal: Principal | None = None,
     no_cache: bool = False,
 ) -> Orchestrator:
@@ -125,7 +125,7 @@ def build_orchestrator(
         workflow=section.workflow,
         strategy=strategy or section.strategy,
         person=person,
-        limits=build_limits(section, turns, library.engine.costs.find_model_price(model.name)),
+        limits=build_limits(section, library.engine.costs.find_model_price(model.name), {"turns": turns}),
         tools=selected,
         instructions=section.instructions,
         principal=principal,
@@ -133,20 +133,18 @@ def build_orchestrator(
     )
 
 
-def build_limits(section: AgentSection, turns: int | None, price: ModelPrice | None) -> RunLimits:
-    if section.cost is not None and price is None:
+def build_limits(
+    section: AgentSection, price: ModelPrice | None, options: Mapping[str, Any], *, priority: int = 0
+) -> RunLimits:
+    """Build the limits of a run from the options of a command, else from the project."""
+    values = {name: options.get(name) or getattr(section, name) for name in ("turns", "tokens", "seconds", "cost")}
+    if values["cost"] is not None and price is None:
         raise SetupError(
-            "cost in [agent] needs the price of the model: write it into [prices.models], or set input_price and "
-            "output_price in [agent]."
+            "A limit on the cost needs the price of the model: write it into [prices.models] of ferrule.toml, or set "
+            "input_price and output_price in [agent]."
         )
-    return RunLimits(
-        turns=turns or section.turns,
-        calls=section.calls,
-        tokens=section.tokens,
-        seconds=section.seconds,
-        cost=section.cost,
-        price=None if price is None else price.cost_of,
-    )
+    price_function = None if price is None else price.cost_of
+    return RunLimits(**values, calls=section.calls, price=price_function, priority=priority)
 
 
 def check_tools_exist(tools: list[str] | None, library: UnifiedToolLibrary) -> None:
@@ -160,6 +158,10 @@ def check_tools_exist(tools: list[str] | None, library: UnifiedToolLibrary) -> N
 
 
 def select_model(section: AgentSection, named: str | None) -> Model:
+    return choose_model(named or section.model)
+
+
+def _select_usable_model(section: AgentSection, named: str | None) -> Model:
     """Choose the model that an option or the project names. Raises SetupError for a missing package or key."""
     spec = named or section.model
     if spec is not None and spec.partition(":")[0] in KEYED_PROVIDERS:
@@ -245,7 +247,7 @@ def run_question(session: Session, question: str | None, options: AskOptions) ->
 
     async def command() -> AgentAnswer:
         section = session.config().agent
-        chosen = select_model(section, options.model)
+        chosen = _select_usable_model(section, options.model)
         view.shows_results = can_reason(chosen)
         engine = session.engine(on_elicit=terminal_elicitation(tree.hidden))
         person = TerminalUser(read_line, yes=options.yes, hidden=tree.hidden, language=detect_language(question or ""))
@@ -316,7 +318,7 @@ class ChatSession:
         self._loop, self._tools = loop, tools
         self._history: list[Message] = []
         self._section = session.config().agent
-        self._model = select_model(self._section, model)
+        self._model = _select_usable_model(self._section, model)
         self._library = UnifiedToolLibrary(
             engine=session.engine(on_elicit=terminal_elicitation(contextlib.nullcontext)), hub=session.config().hub
         )
@@ -374,7 +376,7 @@ class ChatSession:
             instructions=section.instructions,
             tools=self._tools if self._tools is not None else section.tools,
             core_tools=section.core_tools,
-            limits=build_limits(section, None, price),
+            limits=build_limits(section, price, {}),
             person=TerminalUser(read_line, language=detect_language(line)),
         )
         try:

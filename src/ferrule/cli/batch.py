@@ -20,7 +20,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from ferrule.agent import RunLimits
 from ferrule.batch import BatchBackend, ClusterBackend, LocalBackend, WaitingModel
 from ferrule.batch.compare import compare_directories
 from ferrule.batch.directory import TASK_COLUMNS, BatchDirectory, format_task_value, summarize
@@ -30,7 +29,7 @@ from ferrule.batch.report import build_report
 from ferrule.batch.runner import Batch, BatchProgress, BatchResult
 from ferrule.batch.tasks import check_tasks, read_tasks
 from ferrule.cli import printing
-from ferrule.cli.ask import check_tools_exist, select_model
+from ferrule.cli.ask import build_limits, check_tools_exist, select_model
 from ferrule.cli.session import (
     EXIT_STOPPED,
     AsJson,
@@ -43,7 +42,7 @@ from ferrule.cli.session import (
 )
 from ferrule.cli.terminal import echo, print_error
 from ferrule.cluster import ClusterExecutor, connect, disconnect
-from ferrule.config import AgentSection, FerruleConfig
+from ferrule.config import FerruleConfig
 from ferrule.core.names import did_you_mean
 from ferrule.core.prices import ModelPrice
 from ferrule.errors import SetupError
@@ -110,7 +109,7 @@ def run_batch(
         config = session.config()
         total = check_tasks(tasks)
         waiting_model, price = build_model(config, settings)
-        build_task_limits(config.agent, limits, price)
+        build_limits(config.agent, price, limits)
         if budget is not None and price is None:
             raise SetupError(
                 f"--budget needs the price of {waiting_model.name!r}. Write it into ferrule.toml: "
@@ -399,17 +398,8 @@ def build_backend(
         instructions=config.agent.instructions,
         tools=settings.tools if settings.tools is not None else config.agent.tools,
         core_tools=config.agent.core_tools,
-        limits=build_task_limits(config.agent, settings.limits, price),
+        limits=build_limits(config.agent, price, settings.limits, priority=BATCH_PRIORITY),
     )
-
-
-def build_task_limits(section: AgentSection, limits: Mapping[str, Any], price: ModelPrice | None) -> RunLimits:
-    """Build the limits of one task from the options of the command, else from the project."""
-    values = {name: limits.get(name) or getattr(section, name) for name in ("turns", "tokens", "seconds", "cost")}
-    if values["cost"] is not None and price is None:
-        raise SetupError("A limit on the cost of a task needs prices: write them into [prices.models] of ferrule.toml.")
-    price_function = None if price is None else price.cost_of
-    return RunLimits(**values, calls=section.calls, price=price_function, priority=BATCH_PRIORITY)
 
 
 # In this process

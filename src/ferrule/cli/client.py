@@ -61,7 +61,7 @@ class CallOutcome(NamedTuple):
     """The content of the artifact, if the result was too long for a model."""
 
 
-class Client(Protocol):
+class FerruleClient(Protocol):
     """The tools, calls, runs and approvals of a project, here or on a server. Lists have JSON values."""
 
     def call(self, name: str, values: dict[str, Any], options: CallOptions) -> CallOutcome: ...
@@ -91,7 +91,7 @@ class Client(Protocol):
     def decide(self, approval_id: str, approval: Approval) -> ApprovalRequest: ...
 
 
-def client_of(context: typer.Context, *, local_only: Sequence[str] = ()) -> Client:
+def client_of(context: typer.Context, *, local_only: Sequence[str] = ()) -> FerruleClient:
     """Return the client of a command. With a server, options that work on this machine only are refused."""
     session: Session = context.obj
     if session.server is None:

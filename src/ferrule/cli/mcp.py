@@ -278,8 +278,8 @@ def test_server(
     title = f"{report['server'] or name} {report['version'] or ''}".strip()
     echo(f"{title}, protocol {report['protocol']}")
     echo(f"connected in {report['connect_seconds']:.2f} s, answers in {report['answer_seconds'] * 1000:.1f} ms")
-    rows = [(action["name"], action["description"]) for action in report["actions"]]
-    printing.print_table(("action", "what it does"), rows, empty="It has no actions.", cut=(1,))
+    columns = {"action": "name", "description": "description"}
+    printing.print_list(report["actions"], columns, as_json=False, empty="The server has no actions.", cut=(1,))
 
 
 def find_server(file: Path, name: str) -> Tool:

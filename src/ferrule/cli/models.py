@@ -53,15 +53,13 @@ def list_models(context: typer.Context, as_json: AsJson = False) -> None:
         return list_entries(environ, servers, choice.spec), choice
 
     entries, choice = run(command())
-    if as_json:
-        printing.print_json([asdict(entry) for entry in entries])
-        return
-    rows = [
-        (("* " if entry.default else "  ") + entry.model, "yes" if entry.usable else "no", entry.reason)
-        for entry in entries
-    ]
-    printing.print_table(("  model", "usable", "why"), rows, empty="")
-    if sys.stdout.isatty():
+    columns: printing.Columns = {
+        "  model": lambda entry: ("* " if entry["default"] else "  ") + entry["model"],
+        "usable": lambda entry: "yes" if entry["usable"] else "no",
+        "why": "reason",
+    }
+    printing.print_list(list(map(asdict, entries)), columns, as_json=as_json, empty="")
+    if sys.stdout.isatty() and not as_json:
         echo(f"\n{choice.spec} answers when no model is named, because {choice.reason}.")
 
 

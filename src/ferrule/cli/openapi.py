@@ -17,7 +17,7 @@ from ferrule.core.spec import Tool
 from ferrule.errors import LoadError
 from ferrule.http.client import format_url
 from ferrule.kinds.openapi.document import is_url
-from ferrule.kinds.openapi.operation import OpenApiTarget, Operation
+from ferrule.kinds.openapi.operation import OpenApiTarget
 from ferrule.kinds.openapi.source import OpenApiDocuments
 from ferrule.kinds.openapi.tool import OpenApiEntry, read_openapi
 
@@ -53,32 +53,26 @@ def show_document(
 ) -> None:
     """Show what a document offers, where calls would be sent, and which credentials they need."""
     _, tool = _read_document(context.obj, source, name, server, variable, operation, exclude, credential)
+    described = _describe_document(tool)
     if as_json:
-        printing.print_json(_describe_document(tool))
+        printing.print_json(described)
         return
-    api = _target_of(tool)
     echo(f"{tool.id}: {printing.first_sentence(tool.spec.description)}")
-    operations = printing.format_count(len(api.operations), "operation")
+    operations = printing.format_count(len(described["operations"]), "operation")
     echo(f"version {tool.spec.version}, OpenAPI {tool.spec.metadata['openapi']}, {operations}")
-    for url in tool.spec.metadata["servers"]:
+    for url in described["servers"]:
         echo(f"server {url}")
-    for variable_name, where in _credential_variables(api).items():
-        state = "set" if variable_name in os.environ else "not set"
-        echo(f"credential ${variable_name} ({where}): {state}")
-    printing.print_table(
-        ("action", "request", "needs", "what it does"),
-        [
-            (
-                capability.name,
-                f"{api.operations[capability.name].method} {api.operations[capability.name].path}",
-                _describe_security(api.operations[capability.name]),
-                printing.first_sentence(capability.description),
-            )
-            for capability in tool.spec.capabilities
-        ],
-        empty="",
-        cut=(3, 1, 2, 0),
-    )
+    for each in described["credentials"]:
+        echo(f"credential ${each['variable']} ({each['sent_as']}): {'set' if each['is_set'] else 'not set'}")
+    columns: printing.Columns = {
+        "action": "action",
+        "request": lambda operation: f"{operation['method']} {operation['path']}",
+        "needs": lambda operation: " or ".join(
+            " and ".join(f"${variable}" for variable in each) or "nothing" for each in operation["credentials"]
+        ),
+        "description": lambda operation: printing.first_sentence(operation["description"]),
+    }
+    printing.print_list(described["operations"], columns, as_json=False, empty="", cut=(3, 1, 2, 0))
 
 
 @openapi_app.command("add")
@@ -246,8 +240,3 @@ def _credential_variables(api: OpenApiTarget) -> dict[str, str]:
         for alternative in operation.security
         for credential in alternative
     }
-
-
-def _describe_security(operation: Operation) -> str:
-    """Write `API_KEY or USER`; empty when a call needs nothing."""
-    return " or ".join(" and ".join(f"${c.variable}" for c in each) or "nothing" for each in operation.security)

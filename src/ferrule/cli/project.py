@@ -305,8 +305,8 @@ def _check_package(name: str, extra: str = "", purpose: str = "") -> DoctorCheck
 def _check_tools(engine: ToolEngine) -> Iterator[DoctorCheck]:
     """Check files, dependencies, bundled tools and the policy.
 
-    Bundled tools that are not set up, and rules that match nothing, are reported, but are no problem: a rule may be for
-    a tool that is added later.
+    Bundled tools that are not set up, and rules that match nothing, are reported without failing the command: the tool
+    of a rule may be added later.
     """
     errors, unavailable = engine.load_errors, engine.registry.snapshot().unavailable
     finding = f"{len(engine.registry)}, {len(errors)} problems"

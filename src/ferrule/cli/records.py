@@ -52,11 +52,11 @@ def calls(
     """Show the latest calls."""
     filters = {"tool_name": tool, "conversation_id": conversation, "principal": principal, "since": parse_since(since)}
     more = {"is_success": False} if failed else {}
-    found = client_of(context, local_only=("failed",)).list_calls(limit, **filters, **more)
+    listed = client_of(context, local_only=("failed",)).list_calls(limit, **filters, **more)
     empty = "No recorded call failed." if failed else printing.NO_CALLS
     if any(value is not None for value in filters.values()):
         empty = "No recorded call matches these options."
-    printing.print_list(found, printing.CALL_COLUMNS, as_json=as_json, empty=empty, cut=(5, 1), optional=(4, 3))
+    printing.print_list(listed, printing.CALL_COLUMNS, as_json=as_json, empty=empty, cut=(5, 1), optional=(4, 3))
 
 
 def stats(
@@ -166,7 +166,7 @@ def show_costs(
     limit: MaxCount = 50,
     as_json: AsJson = False,
 ) -> None:
-    """Show what calls of paid tools and replies of models cost. Prices are those of the time of the call."""
+    """Show what calls of paid tools and replies of models cost. Prices are of the time of the call."""
 
     if by not in COST_GROUPS:
         fail(f"--by takes {', '.join(COST_GROUPS)}, not {by!r}.{did_you_mean(by, COST_GROUPS)}")
@@ -177,19 +177,14 @@ def show_costs(
         costs = {key: summary.to_dict() for key, summary in summaries.items()}
         printing.print_json({"by": by, "currency": currency, "costs": costs, "total": total.to_dict()})
         return
+    rows = [
+        (key or "(none)", f"{each.cost:.6g}")
+        + tuple(f"{number:,}" for number in (each.calls, each.requests, each.input_tokens, each.output_tokens))
+        for key, each in list(summaries.items())[:limit]
+    ]
     printing.print_table(
         (by, "cost", "paid calls", "requests", "tokens in", "tokens out"),
-        [
-            (
-                key or "(none)",
-                f"{each.cost:.6g}",
-                f"{each.calls:,}",
-                f"{each.requests:,}",
-                f"{each.input_tokens:,}",
-                f"{each.output_tokens:,}",
-            )
-            for key, each in list(summaries.items())[:limit]
-        ],
+        rows,
         empty="No call of a tool had a price. Replies of models: ferrule costs --by model"
         if by == "tool"
         else "No costs are recorded.",
@@ -206,30 +201,24 @@ def show_costs(
 def show_budgets(context: typer.Context, as_json: AsJson = False) -> None:
     """Show the budgets of ferrule.toml, and what was spent of each."""
 
-    budgets = {budget.name: budget for budget in context.obj.config().budgets}
     spending = run_with_store(context.obj, lambda store: store.query(list_spending))
-    states = [state for state in spending if state.budget in budgets]
+    budgets = [
+        {**asdict(budget), "spending": [asdict(state) for state in spending if state.budget == budget.name]}
+        for budget in context.obj.config().budgets
+    ]
     if as_json:
-        printing.print_json(
-            [
-                {**asdict(budget), "spending": [asdict(state) for state in states if state.budget == budget.name]}
-                for budget in budgets.values()
-            ]
-        )
+        printing.print_json(budgets)
         return
-    rows = [
-        (state.budget, budgets[state.budget].per, state.scope, state.period, state.spent, state.extension)
-        for state in states
-    ]
-    unused = [
-        (name, each.per, "", "", 0.0, 0.0) for name, each in budgets.items() if name not in {row[0] for row in rows}
-    ]
-    printing.print_table(
-        ("budget", "per", "of", "period", "spent", "amount", "then"),
-        [
-            (name, per, scope, period, f"{spent:.6g}", f"{budgets[name].amount + more:g}", budgets[name].then)
-            for name, per, scope, period, spent, more in (*rows, *unused)
-        ],
-        empty="There are no budgets. Write [[budgets]] into ferrule.toml.",
-        cut=(2,),
-    )
+    unused = {"scope": "", "period": "", "spent": 0.0, "extension": 0.0}
+    columns: printing.Columns = {
+        "budget": "name",
+        "per": "per",
+        "of": "scope",
+        "period": "period",
+        "spent": lambda each: f"{each['spent']:.6g}",
+        "amount": lambda each: f"{each['amount'] + each['extension']:g}",
+        "then": "then",
+    }
+    rows = [{**budget, **state} for budget in budgets for state in budget["spending"] or [unused]]
+    empty = "There are no budgets. Write [[budgets]] into ferrule.toml."
+    printing.print_list(rows, columns, as_json=False, empty=empty, cut=(2,))

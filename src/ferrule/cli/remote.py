@@ -96,8 +96,10 @@ class RemoteClient:
         return run
 
     def list_approvals(self, state: Any, limit: int) -> tuple[list[ApprovalRequest], int]:
-        found = list(map(_read_request, self._get("/v1/approvals", state=state, limit=limit)["approvals"]))
-        return found, len(found)
+        if state is None:
+            fail("A server lists one state at a time: leave out --state all.")
+        requests = list(map(_read_request, self._get("/v1/approvals", state=state, limit=limit)["approvals"]))
+        return requests, len(requests)
 
     def find_approval(self, approval_id: str) -> ApprovalRequest:
         return _read_request(self._get(f"/v1/approvals/{quote(approval_id, safe='')}"))

@@ -221,9 +221,7 @@ def _make_project_app(options: dict[str, Any], internal_port: int | None) -> ASG
 
     def answer_with(model: Model) -> Callable[[Principal | None], Orchestrator]:
         def make_orchestrator(principal: Principal | None) -> Orchestrator:
-            return build_orchestrator(
-                config.agent, library, model, strategy=None, tools=None, turns=None, person=None, principal=principal
-            )
+            return build_orchestrator(config.agent, library, model, principal=principal)
 
         return make_orchestrator
 
