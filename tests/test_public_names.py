@@ -9,7 +9,7 @@ import pytest
 
 import ferrule
 
-HEAVY = {"pydantic", "sqlalchemy", "httpx", "yaml", "jsonschema_rs", "watchfiles", "typer", "rich", "cloudpickle"}
+HEAVY = {"pydantic", "sqlalchemy", "httpx", "yaml", "jsonschema_rs", "typer", "rich", "cloudpickle"}
 
 
 def test_every_public_name_can_be_imported():

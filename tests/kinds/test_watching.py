@@ -1,4 +1,4 @@
-"""Noticing changed files, with real files and real reports of the system."""
+"""Noticing changed files, with real files."""
 
 import asyncio
 import os
@@ -12,10 +12,10 @@ from ferrule.kinds.loading import DirectorySource
 from ferrule.kinds.watching import FileWatcher
 from tests.support.waiting import until, until_sync
 
-pytestmark = pytest.mark.integration  # the system reports changes of files in real time
+pytestmark = pytest.mark.integration  # files are scanned in real time
 
 NEVER = 3600.0
-"""An interval that does not pass during a test: then only reports can have caused a look."""
+"""An interval that does not pass during a test."""
 
 
 def tool(name: str, version: int = 1) -> str:
@@ -169,7 +169,7 @@ async def test_a_folder_that_is_replaced_by_another_is_noticed(tmp_path: Path):
         (tmp_path / name / "a.yaml").write_text(tool("a", version))
     noted = Noted(tmp_path / "tools", instant=True)
     async with noted.watcher:
-        await until(lambda: noted.watcher.scans > 1)  # notifications come now
+        await until(lambda: noted.watcher.scans > 1)
         (tmp_path / "tools").rename(tmp_path / "before")
         (tmp_path / "next").rename(tmp_path / "tools")
         await until(lambda: noted.versions == {"a": "2"})
@@ -180,7 +180,7 @@ async def test_a_folder_that_is_replaced_by_another_is_noticed(tmp_path: Path):
 async def test_a_new_folder_in_the_folder_is_watched_too(tmp_path: Path):
     noted = Noted(tmp_path, instant=True)
     async with noted.watcher:
-        await until(lambda: noted.watcher.scans > 1)  # notifications come now
+        await until(lambda: noted.watcher.scans > 1)
         (tmp_path / "group").mkdir()
         await until(lambda: noted.watcher.scans > 2)
         (tmp_path / "group" / "a.yaml").write_text(tool("a", 1))
@@ -284,20 +284,3 @@ async def test_closing_cancels_a_callback_that_runs(tmp_path: Path):
         (tmp_path / "a.yaml").write_text("1")
         await until(lambda: events == ["started"])
     assert events == ["started", "ended"]
-
-
-@pytest.mark.parametrize("steps", range(5))
-async def test_closing_together_with_a_notification_ends_the_watcher(tmp_path: Path, steps: int):
-    """`asyncio.wait_for` loses a cancellation that arrives when what it waits for has just happened."""
-
-    async def ignore(changed: set[Path]) -> None: ...
-
-    watcher = FileWatcher([tmp_path], ignore, interval=600)
-    watcher.start()
-    for _ in range(10):  # it waits for a notification now
-        await asyncio.sleep(0)
-    watcher._notified.set()
-    for _ in range(steps):
-        await asyncio.sleep(0)
-    async with asyncio.timeout(120):
-        await watcher.aclose()

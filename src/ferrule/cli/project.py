@@ -246,7 +246,6 @@ REQUIRED_PACKAGES = (
     "rich",
     "sqlalchemy",
     "typer",
-    "watchfiles",
     "websockets",
 )
 SERVER_TIMEOUT = 20.0

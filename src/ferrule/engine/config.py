@@ -39,7 +39,7 @@ class ToolEngineConfig:
     """Look for changed files every `reload_interval` seconds."""
     reload_interval: float = 5.0
     watch_for_changes: bool = False
-    """Let the operating system report changed files, within a fraction of a second."""
+    """Look for changed files several times a second."""
     strict_validation: bool = False
     """Coerce nothing and refuse unknown parameters."""
     default_timeout: float = 30.0

@@ -164,8 +164,8 @@ class ToolLoader:
         interval: float = 5.0,
         instant: bool = False,
     ) -> None:
-        """`bundled` is loaded once. With `watch`, files are checked every `interval` seconds; `instant` adds
-        notifications of the operating system.
+        """`bundled` is loaded once. With `watch`, files are checked every `interval` seconds, or, when `instant`,
+        several times a second.
         """
         self._sources, self._registry, self._events = tuple(sources), registry, events
         self._tag_table, self._bundled = tag_table, bundled

@@ -176,10 +176,8 @@ class WatchedFolder:
     path: Path
     files: Callable[[Path], list[Path]] = watched_files
     """The files that count. May raise OSError when the folder cannot be read."""
-    folders: Callable[[Path], list[Path]] = tool_folders
-    """The folders in which such files may appear, the folder itself included."""
 
     @classmethod
     def of_file(cls, file: Path) -> WatchedFolder:
         """Watch the folder of a single file. Only changes of that file count."""
-        return cls(file.parent, lambda _: [file] if file.exists() else [], lambda folder: [folder])
+        return cls(file.parent, lambda _: [file] if file.exists() else [])

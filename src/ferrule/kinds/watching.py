@@ -1,17 +1,14 @@
 """Noticing that files of tools were saved, added, renamed or deleted.
 
-There is one mechanism: a scan compares the files with their state at the scan before. Scans run every `interval`
-seconds and, when `instant`, also as soon as the operating system reports a change in the folders. Such a notification
-only triggers a scan. So every change between two scans is found, however an editor saves, and also when a folder does
-not exist yet, is deleted and created again, or the system reports nothing.
+A scan compares the files with their state at the scan before, every `interval` seconds or, when `instant`, several
+times a second. So every change is found, however an editor saves, on any file system, and also when a folder does not
+exist yet, or is deleted and created again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -19,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeAlias
 
-from ferrule.core.aio import cancel_all, wait_at_most
+from ferrule.core.aio import cancel_all
 from ferrule.kinds.source import WatchedFolder, digest_file
 
 logger = logging.getLogger("ferrule.kinds")
@@ -27,12 +24,10 @@ logger = logging.getLogger("ferrule.kinds")
 OnChange: TypeAlias = Callable[[set[Path]], Awaitable[object]]
 """Gets the files that changed. The next scan waits for it; what it raises is logged."""
 
-QUIET_PERIOD = 0.020
-"""Seconds without another notification before a scan, so that one save is one change …"""
-MAX_DELAY = 0.100
-"""… but a scan is never delayed longer than this."""
-FOLDER_CHECK_INTERVAL = 0.25
-"""Seconds between checks that the watched folders are still the same directories."""
+INSTANT_INTERVAL = 0.2
+"""Seconds between two scans when changes are to be noticed immediately."""
+MAX_SCAN_SHARE = 0.05
+"""The share of time spent on scans: folders with very many files are scanned less often."""
 MAX_TIMESTAMP_STEP = 2.0
 """Seconds; no file system has coarser timestamps."""
 
@@ -61,12 +56,11 @@ class FileWatcher:
         interval: float = 5.0,
         instant: bool = False,
     ) -> None:
-        """If a folder is given as a path, the files that `watched_files` lists are watched."""
+        """Watch the files that `watched_files` lists in a folder that is given as a path."""
         self._folders = [each if isinstance(each, WatchedFolder) else WatchedFolder(Path(each)) for each in folders]
-        self._on_change, self._interval, self._instant = on_change, interval, instant
+        self._on_change, self._interval = on_change, min(interval, INSTANT_INTERVAL) if instant else interval
         self._states: dict[WatchedFolder, dict[Path, _FileState]] = {}
         self._scan()
-        self._notified = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -90,18 +84,17 @@ class FileWatcher:
         await self.aclose()
 
     async def _run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            if self._instant:
-                tasks.create_task(self._listen(), name="ferrule-watcher-notifications")
-            while True:
-                await wait_at_most(self._notified, self._interval)
-                self._notified.clear()
-                changed = await asyncio.to_thread(self._scan)
-                try:
-                    if changed:
-                        await self._on_change(changed)
-                except Exception:
-                    logger.exception("files=<%d> | the callback for changed files failed", len(changed))
+        pause = self._interval
+        while True:
+            await asyncio.sleep(pause)
+            started = time.monotonic()
+            changed = await asyncio.to_thread(self._scan)
+            pause = max(self._interval, (time.monotonic() - started) / MAX_SCAN_SHARE)
+            try:
+                if changed:
+                    await self._on_change(changed)
+            except Exception:
+                logger.exception("files=<%d> | the callback for changed files failed", len(changed))
 
     def _scan(self) -> set[Path]:
         """Return the files that are not as they were at the last scan."""
@@ -124,55 +117,6 @@ class FileWatcher:
         states = {path: _read_state(path, before.get(path)) for path in paths}
         return {path: state for path, state in states.items() if state is not None}
 
-    # Notifications of the operating system
-
-    async def _listen(self) -> None:
-        while True:
-            folders = _identify_folders(self._folders_to_watch())
-            try:
-                if folders:
-                    await self._listen_to(folders)
-                else:
-                    await asyncio.sleep(FOLDER_CHECK_INTERVAL)
-            except FileNotFoundError:
-                continue  # deleted between the check and the start of watching
-            except (OSError, RuntimeError) as error:  # for instance, the system's limit of watches is reached
-                logger.warning("error=<%s>, interval=<%s> | no notifications, scanning instead", error, self._interval)
-                await asyncio.sleep(self._interval)
-            self._notified.set()
-
-    async def _listen_to(self, folders: dict[Path, tuple[int, int]]) -> None:
-        """Pass notifications on until the set of folders has changed."""
-        from watchfiles import awatch
-
-        notifications = awatch(
-            *folders,
-            watch_filter=None,
-            debounce=round(MAX_DELAY * 1000),
-            step=round(QUIET_PERIOD * 1000),
-            rust_timeout=round(FOLDER_CHECK_INTERVAL * 1000),
-            yield_on_timeout=True,
-            recursive=False,
-        )
-        async with contextlib.aclosing(notifications):
-            # Something may have changed before watching began: the first round counts as a notification.
-            is_first = True
-            async for changes in notifications:
-                if changes or is_first:
-                    self._notified.set()
-                is_first = False
-                if _identify_folders(self._folders_to_watch() if changes else folders) != folders:
-                    return
-
-    def _folders_to_watch(self) -> list[Path]:
-        folders: list[Path] = []
-        for watched in self._folders:
-            try:
-                folders += watched.folders(watched.path)
-            except OSError:
-                folders.append(watched.path)
-        return folders
-
 
 def _read_state(path: Path, before: _FileState | None) -> _FileState | None:
     try:
@@ -184,13 +128,3 @@ def _read_state(path: Path, before: _FileState | None) -> _FileState | None:
         return before
     is_fresh = time.time() - max(status.st_mtime, status.st_ctime) < MAX_TIMESTAMP_STEP
     return _FileState(stamp, digest_file(path), is_fresh)
-
-
-def _identify_folders(folders: Iterable[Path]) -> dict[Path, tuple[int, int]]:
-    """Return the folders that exist, with device and inode: a name may now belong to another directory."""
-    identities = {}
-    for folder in folders:
-        with contextlib.suppress(OSError):
-            status = os.stat(folder)
-            identities[folder] = (status.st_dev, status.st_ino)
-    return identities

@@ -68,7 +68,7 @@ class SkillsDirectory:
         return replace(total, files=tuple(path for report in reports.values() for path in report.files))
 
     def watched_folders(self) -> Sequence[WatchedFolder]:
-        return [WatchedFolder(each.directory, watched_skill_files, skill_folders) for each in self._folders]
+        return [WatchedFolder(each.directory, watched_skill_files) for each in self._folders]
 
 
 def _read_skills(path: Path) -> LoadedFile:
