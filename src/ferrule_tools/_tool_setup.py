@@ -7,8 +7,10 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
+from ferrule.core.call import DefaultTimeout, ToolExecutionContext
 from ferrule.core.content import copy_json
 from ferrule.core.spec import Tool
+from ferrule.errors import SetupError
 from ferrule.kinds.function.code_digest import digest_of_code
 from ferrule.process.function_reference import ObjectFunction
 
@@ -29,6 +31,19 @@ class WorkerMethods:
     @property
     def code_digest(self) -> str:
         return digest_of_code(self._target)
+
+
+def limit_seconds(context: ToolExecutionContext | None, seconds: float, share: float) -> float:
+    """Return the seconds for the work of a call: a share of what its caller allows, at most `seconds`."""
+    if context is None or isinstance(context.timeout, DefaultTimeout):
+        return seconds
+    return min(seconds, share * context.timeout)
+
+
+def require_positive(**amounts: Any) -> None:
+    for name, value in amounts.items():
+        if not value > 0:
+            raise SetupError(f"{name} must be more than 0, not {value!r}")
 
 
 def configure_tool(

@@ -13,7 +13,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -98,6 +98,11 @@ class AddressGuard:
                     f"allowed_hosts cannot contain {entry!r}: write a host name such as intranet.example, "
                     "an address or a network such as 10.0.0.0/8"
                 )
+
+    def allowing_host_of(self, url: str) -> AddressGuard:
+        """Return the guard that also allows the host of a URL, which the user has configured."""
+        host = urlsplit(url).hostname or ""
+        return replace(self, allowed_hosts=(*self.allowed_hosts, host))
 
     async def addresses(self, host: str, port: int) -> list[str]:
         """Return the addresses to connect to for a host, each of them checked."""

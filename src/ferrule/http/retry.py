@@ -61,6 +61,12 @@ def request_timeout(context: ToolExecutionContext, configured: float | None) -> 
     return context.timeout if configured is None else min(configured, context.timeout)
 
 
+def retry_details(headers: Mapping[str, str]) -> dict[str, float]:
+    """Return the `retry_after` of a `CallError`, if a server asks to wait."""
+    wait = parse_retry_after(headers)
+    return {} if wait is None else {"retry_after": wait}
+
+
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds that a server asks to wait: a number, a date, or milliseconds as OpenAI sends them."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):

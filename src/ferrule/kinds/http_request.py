@@ -33,8 +33,8 @@ from ferrule.http.retry import (
     IDEMPOTENT,
     MAX_ATTEMPTS,
     convert_host_fault,
-    parse_retry_after,
     request_timeout,
+    retry_details,
     send_with_retries,
 )
 
@@ -123,20 +123,20 @@ class HttpRequestExecutor:
                 response = await send_with_retries(send, what=what, attempts=attempts, timeout=timeout)
             except TransportFault as fault:
                 raise convert_host_fault(fault) from fault
-        body = read_body(response)
-        parts = (body,) if isinstance(body, (Image, Audio, Resource)) else ()
-        data = {
-            "status_code": response.status_code,
-            "headers": response.headers,
-            "body": describe_part(parts[0]) if parts else body,
-            "url": response.url,
-            "untrusted": True,
-        }
-        return Output(data=secrets.hide(data), parts=secrets.hide(parts))
+        details = {"status_code": response.status_code, "headers": response.headers, "url": response.url}
+        return make_response_output(response, secrets, details)
 
     async def aclose(self) -> None:
         """Close idle connections."""
         await self._client.aclose()
+
+
+def make_response_output(response: HttpResponse, secrets: Secrets, details: Mapping[str, Any]) -> Output:
+    """Return the output with the body of a response and these details. The body is untrusted."""
+    body = read_body(response)
+    parts = (body,) if isinstance(body, (Image, Audio, Resource)) else ()
+    data = {**details, "body": describe_part(parts[0]) if parts else body, "untrusted": True}
+    return Output(data=secrets.hide(data), parts=secrets.hide(parts))
 
 
 # The `http` executor calls one HTTP endpoint that a file describes.
@@ -224,9 +224,7 @@ def make_status_error(tool_id: str, response: HttpResponse, *, only_once: bool) 
     text = body_excerpt(response)
     reason = f": {text}" if text else "."
     message = f"the endpoint of {tool_id!r} answered with status {response.status_code}{reason}"
-    details: dict[str, Any] = {"status_code": response.status_code}
-    if (wait := parse_retry_after(response.headers)) is not None:
-        details["retry_after"] = wait
+    details: dict[str, Any] = {"status_code": response.status_code, **retry_details(response.headers)}
     if only_once and response.status_code >= 500:
         details["outcome"] = "unknown"
     if response.status_code in _UNREACHABLE_STATUSES:

@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ferrule.core.spec import Tool
-from ferrule.kinds.function.code_digest import digest_of_code
-from ferrule.kinds.function.tools import tool_of
+from ferrule.kinds.function.tools import ResourceTarget, tool_of
 from ferrule.models import choose_model
 from ferrule.models.keys import model_environment
 from ferrule_tools._tool_setup import configure_tool
@@ -71,17 +70,6 @@ def ai_tools(
     ]
 
 
-class _ModelTarget:
-    """The target of a function that asks models, which are closed with the tool."""
-
-    def __init__(self, function: Callable[..., Any], models: ModelCache) -> None:
-        self._function = function
-        self.code_digest = digest_of_code(function)
-        self.aclose = models.aclose
-
-    def function(self, action: str, /) -> Callable[..., Any]:
-        return self._function
-
-
 def _make_tool(function: Callable[..., Any], models: ModelCache) -> Tool:
-    return replace(tool_of(function), target=_ModelTarget(function, models))
+    """Make the tool of a function that asks models, which are closed with the tool."""
+    return replace(tool_of(function), target=ResourceTarget(function, models))

@@ -27,7 +27,7 @@ from ferrule.kinds.function.decorator import tool
 from ferrule.models import Model, ModelReply, ModelRequest, RetryingModel, close_model
 from ferrule.models.choose import parse_model_spec
 from ferrule.models.servers import LOCAL_SERVERS
-from ferrule_tools._tool_setup import describe_missing_package
+from ferrule_tools._tool_setup import describe_missing_package, require_positive
 
 NO_MODEL: Final = (
     "a model: set OPENAI_API_KEY or ANTHROPIC_API_KEY, or run `ferrule models key openai`; or OPENAI_BASE_URL and "
@@ -96,12 +96,6 @@ def check_model_spec(spec: str | None) -> None:
         parse_model_spec(spec, {})
 
 
-def check_positive(**amounts: Any) -> None:
-    for name, value in amounts.items():
-        if not value > 0:
-            raise SetupError(f"{name} must be more than 0, not {value!r}")
-
-
 async def request_reply(model: Model, prompt: str, *, system: str = "", max_tokens: int | None = None) -> ModelReply:
     """Send one prompt to a model; raises `ModelError` if there is no reply."""
     if not can_reason(model):
@@ -165,7 +159,7 @@ class AskModelConfig:
             if not name.strip():
                 raise SetupError(f"models: {spec!r} needs a name")
             check_model_spec(spec)
-        check_positive(max_tokens=self.max_tokens, max_prompt=self.max_prompt, timeout=self.timeout)
+        require_positive(max_tokens=self.max_tokens, max_prompt=self.max_prompt, timeout=self.timeout)
 
 
 class ModelAsker:

@@ -16,7 +16,7 @@ from hashlib import sha256
 from typing import Any, Final, Literal, TypeAlias
 
 from ferrule.catalog.search.terms import extract_terms
-from ferrule.core.call import DefaultTimeout, ToolExecutionContext, report_progress
+from ferrule.core.call import ToolExecutionContext, report_progress
 from ferrule.core.content import replace_surrogates
 from ferrule.core.messages import Usage
 from ferrule.core.model import can_reason
@@ -27,7 +27,8 @@ from ferrule.kinds.function.decorator import tool
 from ferrule.models import Model
 from ferrule.texts.language import begins_with_cjk
 from ferrule.texts.shorten import shorten, single_line
-from ferrule_tools.ai.ask_model import ModelCache, check_model_spec, check_positive, request_reply, usage_output
+from ferrule_tools._tool_setup import limit_seconds, require_positive
+from ferrule_tools.ai.ask_model import ModelCache, check_model_spec, request_reply, usage_output
 
 logger = logging.getLogger("ferrule_tools")
 
@@ -71,7 +72,7 @@ class SummarizeConfig:
 
     def __post_init__(self) -> None:
         check_model_spec(self.model)
-        check_positive(max_text=self.max_text, max_tokens=self.max_tokens, timeout=self.timeout)
+        require_positive(max_text=self.max_text, max_tokens=self.max_tokens, timeout=self.timeout)
         if self.part < 1_000:
             raise SetupError(f"part must be at least 1000 characters, not {self.part!r}")
 
@@ -138,7 +139,8 @@ class Summarizer:
             focus: what the summary should be about above all
         """
         options, text = SummaryOptions.of(length, language, focus), clean_text(text, self._config.max_text)
-        run, seconds = _SummaryRun(self._config, options), self._seconds(context)
+        seconds = limit_seconds(context, _MODEL_SHARE * self._config.timeout, _MODEL_SHARE)
+        run = _SummaryRun(self._config, options)
         try:
             async with asyncio.timeout(seconds) as limit:
                 model = self._models.get(self._model)
@@ -154,11 +156,6 @@ class Summarizer:
             return {**await _extract_summary(text, options, reason), **run.details()}
         output: dict[str, Any] = {"summary": summary, "made_by": "model", "model": model.name, **run.details()}
         return {**output, **({"cut": True} if run.is_cut else {}), "untrusted": True}
-
-    def _seconds(self, context: ToolExecutionContext | None) -> float:
-        timeout = context.timeout if context is not None else self._config.timeout
-        limit = self._config.timeout
-        return _MODEL_SHARE * (limit if isinstance(timeout, DefaultTimeout) else min(timeout, limit))
 
 
 class _SummaryRun:

@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from ferrule.core.call import DefaultTimeout, ToolExecutionContext
+from ferrule.core.call import ToolExecutionContext
 from ferrule.core.names import did_you_mean
 from ferrule.core.spec import Tool, ToolCategory
 from ferrule.errors import Refuse, Retry
 from ferrule.kinds.function.decorator import tool
 from ferrule.kinds.function.tools import tool_of
-from ferrule_tools._tool_setup import WorkerMethods
+from ferrule_tools._tool_setup import WorkerMethods, limit_seconds
 from ferrule_tools.data.limits import limit_memory, rows_output
 from ferrule_tools.database.generic import open_generic
 from ferrule_tools.database.postgres import open_postgres
@@ -160,9 +160,7 @@ class DatabaseReader:
         """Open a session with limits on time and memory, whose errors show no secrets."""
         if len(sql) > _MAX_SQL or "\0" in sql:
             raise Retry(f"the SQL is longer than {_MAX_SQL:,} characters, or contains a NUL character.")
-        seconds = address.config.timeout
-        if context is not None and not isinstance(context.timeout, DefaultTimeout):
-            seconds = min(seconds, context.timeout * _DATABASE_SHARE)
+        seconds = limit_seconds(context, address.config.timeout, _DATABASE_SHARE)
         with address.secrets().hide_in_errors(), limit_memory(_MEMORY_MB):
             open_session = _OPEN_FUNCTIONS.get(address.kind, open_generic)
             try:

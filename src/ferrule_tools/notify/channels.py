@@ -39,7 +39,7 @@ from ferrule.errors import (
 from ferrule.http.bodies import body_excerpt
 from ferrule.http.client import GuardedClient, HttpResponse, format_url
 from ferrule.http.guard import AddressGuard
-from ferrule.http.retry import parse_retry_after
+from ferrule.http.retry import retry_details
 from ferrule.texts.shorten import cut, single_line
 from ferrule_tools.notify.config import (
     FORMATS,
@@ -92,7 +92,12 @@ class WebhookChannel:
 
     async def _post(self, address: str, content: bytes, seconds: float) -> HttpResponse:
         headers = {name: expand_variables(value, self._environ) for name, value in self._config.headers.items()}
-        client = GuardedClient(self._guard_for(address), max_response=MAX_RESPONSE)
+        try:
+            guard = self._guard.allowing_host_of(address)
+        except (ValueError, SetupError):
+            message = f"The url of {self._what} is not valid. Change it in the configuration."
+            raise ExecutionFailed(message) from None
+        client = GuardedClient(guard, max_response=MAX_RESPONSE)
         try:
             return await client.send(
                 "POST",
@@ -108,17 +113,6 @@ class WebhookChannel:
             raise _to_notify_error(error) from error
         finally:
             await client.aclose()
-
-    def _guard_for(self, url: str) -> AddressGuard:
-        import httpx
-
-        try:
-            host = httpx.URL(url).raw_host.decode("ascii")
-        except httpx.InvalidURL:
-            host = ""
-        if not host:
-            raise ExecutionFailed(f"The url of {self._what} is not valid. Change it in the configuration.")
-        return replace(self._guard, allowed_hosts=(*self._guard.allowed_hosts, host))
 
     async def _refuse_redirect(self, url: str) -> None:
         # Most redirects turn a POST into a GET, whose response says nothing about the message.
@@ -153,8 +147,7 @@ class WebhookChannel:
         if response.status_code in _UNKNOWN_OUTCOME:
             return mark_as_maybe_sent(Transient(message, **details))
         if response.status_code in _TRANSIENT_STATUS:
-            wait = parse_retry_after(response.headers)
-            return Transient(message, **details, **({} if wait is None else {"retry_after": wait}))
+            return Transient(message, **details, **retry_details(response.headers))
         return ExecutionFailed(f"{message} Check the channel in the configuration. Nothing was sent.", **details)
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from ferrule.core.call import DefaultTimeout, ToolExecutionContext
+from ferrule.core.call import ToolExecutionContext
 from ferrule.core.content import encode_json
 from ferrule.core.names import did_you_mean
 from ferrule.core.spec import Tool, ToolCategory
@@ -19,7 +19,7 @@ from ferrule.errors import ExecutionFailed, Retry, SetupError
 from ferrule.http.guard import AddressGuard
 from ferrule.kinds.function.decorator import tool
 from ferrule.kinds.function.tools import tool_of
-from ferrule_tools._tool_setup import configure_tool, describe_missing_package
+from ferrule_tools._tool_setup import configure_tool, describe_missing_package, limit_seconds
 from ferrule_tools.files.path_rules import Parts
 from ferrule_tools.files.workspace import Workspace, convert_file_errors, display_path
 from ferrule_tools.notify.channels import EmailChannel, WebhookChannel
@@ -130,9 +130,7 @@ class Notifier:
         """
         name = self._choose_channel_name(channel)
         notice = Notice.of(message, title, level)
-        seconds = self._config.timeout
-        if context is not None and not isinstance(context.timeout, DefaultTimeout):
-            seconds = min(seconds, _SENDING_SHARE * context.timeout)
+        seconds = limit_seconds(context, self._config.timeout, _SENDING_SHARE)
         try:
             details = await self._build_channel(name).send(notice, seconds)
         except SetupError as error:

@@ -13,12 +13,11 @@ from pathlib import PurePath
 from typing import Any, Final, Literal, TypeAlias
 
 from ferrule.core.content import Output, number_to_json
-from ferrule.core.names import did_you_mean
-from ferrule.errors import ExecutionFailed, Retry, SetupError, TimedOut, Transient
+from ferrule.errors import ExecutionFailed, Retry, TimedOut, Transient
 from ferrule.texts.shorten import cut
+from ferrule_tools._tool_setup import require_positive
 
 INSTALL_BUBBLEWRAP: Final = "apt install bubblewrap, dnf install bubblewrap or apk add bubblewrap"
-_ISOLATIONS: Final = ("auto", "bubblewrap")
 _SANDBOX_MEMORY_MB: Final = 256
 _FULL_MEMORY_MB: Final = 1024
 
@@ -31,8 +30,6 @@ class PythonExecutorConfig:
     """Run scripts in a real CPython in a process of its own instead of the sandbox. They cannot call tools then."""
     interpreter: str = ""
     """With `full`: the Python to run; empty: the one that Ferrule runs on."""
-    isolation: str = "auto"
-    """With `full`: `bubblewrap`, or `auto`, which means the same."""
     tools: list[str] | None = None
     """The tools that scripts may call, by id, name or pattern (`files__*`); left out: all read-only tools."""
     calls: int = 100
@@ -51,12 +48,8 @@ class PythonExecutorConfig:
     """With `full`: megabytes a script may write, in all files together."""
 
     def __post_init__(self) -> None:
-        if self.isolation not in _ISOLATIONS:
-            hint = did_you_mean(self.isolation, _ISOLATIONS) or f" Use one of: {', '.join(_ISOLATIONS)}."
-            raise SetupError(f"python_executor: there is no isolation {self.isolation!r}.{hint}")
-        for name in ("calls", "seconds", "timeout", "memory", "printed_bytes", "processes", "files_mb"):
-            if not getattr(self, name) > 0:
-                raise SetupError(f"python_executor: {name} must be more than 0, not {getattr(self, name)!r}")
+        names = ("calls", "seconds", "timeout", "memory", "printed_bytes", "processes", "files_mb")
+        require_positive(**{name: getattr(self, name) for name in names})
 
     @property
     def memory(self) -> int:

@@ -16,20 +16,20 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from ferrule.core.call import ToolExecutionContext
-from ferrule.core.content import Audio, Image, Output, Resource, as_text, copy_json, describe_part
+from ferrule.core.content import Output, as_text, copy_json
 from ferrule.core.names import did_you_mean
 from ferrule.core.patterns import lazy_pattern
 from ferrule.core.secrets import Secrets
 from ferrule.core.spec import Effects, Tool, ToolCapability, ToolCategory
 from ferrule.core.variables import expand_variables, find_variables
 from ferrule.errors import CallError, NeedsApproval, Refuse, Retry, SetupError, TransportFault
-from ferrule.http.bodies import encode_body, read_body
+from ferrule.http.bodies import encode_body
 from ferrule.http.client import GuardedClient, HttpResponse, describe_header_problem, format_url
 from ferrule.http.guard import AddressGuard, is_base_address
 from ferrule.http.retry import IDEMPOTENT, MAX_ATTEMPTS, convert_host_fault, request_timeout, send_with_retries
 from ferrule.kinds.function.decorator import tool
 from ferrule.kinds.function.tools import make_tool_per_action
-from ferrule.kinds.http_request import make_status_error
+from ferrule.kinds.http_request import make_response_output, make_status_error
 
 # ---- configuration
 
@@ -290,8 +290,7 @@ class ApiCaller:
     def _create_client(self, api: str, address: str, config: ApiConfig) -> GuardedClient:
         host = urlsplit(address).hostname or ""
         if (api, host) not in self._clients:
-            # The host comes from the configuration, so it may be private.
-            guard = replace(self._guard, allowed_hosts=(*self._guard.allowed_hosts, host))
+            guard = self._guard.allowing_host_of(address)
             self._clients[api, host] = GuardedClient(guard, max_response=config.max_bytes)
         return self._clients[api, host]
 
@@ -336,17 +335,9 @@ def _status_error(api: str, response: HttpResponse, *, only_once: bool) -> CallE
 
 
 def _build_output(api: str, response: HttpResponse, secrets: Secrets) -> Output:
-    body = read_body(replace(response, url=format_url(response.url)))
-    parts = (body,) if isinstance(body, (Image, Audio, Resource)) else ()
     headers = {name: response.headers[name] for name in _REPORTED_HEADERS if name in response.headers}
-    data = {
-        "api": api,
-        "status_code": response.status_code,
-        **({"headers": headers} if headers else {}),
-        "body": describe_part(parts[0]) if parts else body,
-        "untrusted": True,
-    }
-    return Output(data=secrets.hide(data), parts=secrets.hide(parts))
+    details = {"api": api, "status_code": response.status_code, **({"headers": headers} if headers else {})}
+    return make_response_output(replace(response, url=format_url(response.url)), secrets, details)
 
 
 # ---- setup; the description of the tool lists the configured APIs

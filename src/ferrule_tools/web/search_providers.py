@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 from ferrule.core.content import encode_json
 from ferrule.core.secrets import Secrets
@@ -15,7 +15,7 @@ from ferrule.errors import CallError, ExecutionFailed, Refuse, Retry, Transient,
 from ferrule.http.bodies import body_excerpt
 from ferrule.http.client import GuardedClient, HttpResponse
 from ferrule.http.guard import AddressGuard
-from ferrule.http.retry import parse_retry_after
+from ferrule.http.retry import parse_retry_after, retry_details
 from ferrule.process.pool import IsolatedFunction
 
 MAX_RESPONSE_BYTES = 3_000_000
@@ -79,9 +79,7 @@ class HttpProvider(ABC):
         """`variable` is the environment variable with the key."""
         self._url, self._key, self._variable = url, key, variable
         self._secrets = Secrets([key] if key else [])
-        host = urlsplit(url).hostname or ""
-        guard = replace(guard, allowed_hosts=(*guard.allowed_hosts, host))
-        self._client = GuardedClient(guard, max_response=MAX_RESPONSE_BYTES)
+        self._client = GuardedClient(guard.allowing_host_of(url), max_response=MAX_RESPONSE_BYTES)
 
     @abstractmethod
     def request(self, search: SearchQuery, /) -> ProviderRequest: ...
@@ -138,8 +136,7 @@ class HttpProvider(ABC):
         message = f"{self.name} answered with status {status}" + (f": {excerpt}" if excerpt else ".")
         facts: dict[str, Any] = {"untrusted": True} if excerpt else {}
         if status == 429:
-            wait = parse_retry_after(response.headers)
-            return Transient(message, **facts, **({} if wait is None else {"retry_after": wait}))
+            return Transient(message, **facts, **retry_details(response.headers))
         if status in (401, 403):
             return Refuse(f"{message} A person must check the key or the URL in the configuration.", **facts)
         if status in _UNAVAILABLE_STATUSES:

@@ -7,7 +7,6 @@ import re
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -24,10 +23,11 @@ from ferrule.errors import (
 )
 from ferrule.http.client import GuardedClient, HttpResponse, format_url
 from ferrule.http.guard import AddressGuard
-from ferrule.http.retry import BUSY_STATUSES, convert_host_fault, parse_retry_after
+from ferrule.http.retry import BUSY_STATUSES, convert_host_fault, retry_details
 from ferrule.kinds.function.decorator import tool
 from ferrule.kinds.function.tools import make_tool_per_action
 from ferrule.process.pool import IsolatedFunction
+from ferrule_tools._tool_setup import describe_missing_package
 from ferrule_tools.web.page import read_page
 
 # ---- configuration
@@ -294,8 +294,7 @@ def _status_error(response: HttpResponse) -> CallError:
     status = response.status_code
     message = f"{format_url(response.url)} answered with status {status}"
     if status in BUSY_STATUSES or status >= 500:
-        wait = parse_retry_after(response.headers)
-        return Transient(f"{message}. Try again later.", **({} if wait is None else {"retry_after": wait}))
+        return Transient(f"{message}. Try again later.", **retry_details(response.headers))
     if status in (401, 403):
         return ExecutionFailed(f"{message}: it does not let programs read it. browser_navigator may be able to.")
     return ExecutionFailed(f"{message}. Check the address, or search for another page.")
@@ -305,7 +304,5 @@ def _status_error(response: HttpResponse) -> CallError:
 
 
 def scraper_tools(config: ScraperConfig | None = None, *, guard: AddressGuard | None = None) -> list[Tool]:
-    missing = [package for package in ("trafilatura", "protego") if find_spec(package) is None]
-    noun = "packages" if len(missing) > 1 else "package"
-    needs = f"the {noun} {' and '.join(missing)}: pip install 'ferrule[scrape]'" if missing else ""
+    needs = describe_missing_package("trafilatura", "scrape") or describe_missing_package("protego", "scrape")
     return [replace(tool, needs=needs) for tool in make_tool_per_action(WebScraper(config, guard=guard))]

@@ -12,7 +12,6 @@ import orjson
 import pytest
 
 from ferrule import ToolEngine, UnifiedToolLibrary
-from ferrule.errors import SetupError
 from ferrule_tools.python import PythonExecutorConfig, python_executor_tools
 from ferrule_tools.python.bubblewrap import Bubblewrap, find_bubblewrap, run_in_full_python
 from ferrule_tools.python.script import Script
@@ -107,16 +106,10 @@ async def test_it_is_read_only(bubblewrap):
     assert tool.spec.effects.read_only and not tool.spec.effects.destructive and tool.needs == ""
 
 
-@pytest.mark.parametrize("isolation", ["auto", "bubblewrap"])
-def test_without_bubblewrap_it_says_what_to_install(monkeypatch, tmp_path, isolation):
+def test_without_bubblewrap_it_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    (tool,) = python_executor_tools(PythonExecutorConfig(full=True, isolation=isolation))
+    (tool,) = python_executor_tools(PythonExecutorConfig(full=True))
     assert tool.needs.startswith("bubblewrap, which is not installed: apt install bubblewrap")
-
-
-def test_an_unknown_isolation_is_an_error_that_says_what_to_do():
-    with pytest.raises(SetupError, match="no isolation 'bubblewarp'. Did you mean 'bubblewrap'?"):
-        PythonExecutorConfig(full=True, isolation="bubblewarp")
 
 
 def test_a_bubblewrap_that_may_not_create_namespaces_is_reported(monkeypatch, tmp_path):

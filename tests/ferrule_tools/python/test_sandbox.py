@@ -108,7 +108,7 @@ async def test_an_empty_or_too_long_script_is_refused(code):
     assert result.metadata["advice"] == "change_arguments" and "`code`" in (result.error or "")
 
 
-@pytest.mark.parametrize("settings", [{"isolation": "bubble"}, {"seconds": 0}, {"memory_mb": -1}, {"calls": 0}])
+@pytest.mark.parametrize("settings", [{"seconds": 0}, {"memory_mb": -1}, {"calls": 0}])
 def test_an_invalid_configuration_is_refused(settings):
     with pytest.raises(SetupError, match="python_executor"):
         PythonExecutorConfig(**settings)

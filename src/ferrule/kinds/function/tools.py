@@ -106,7 +106,7 @@ def convert_foreign_tool(foreign: ForeignTool, options: ToolOptions, *, resource
     """Make a tool of another framework's tool. The `resource` that it needs is closed together with the tool."""
     merged = options.with_defaults(foreign.options)
     spec = _single_action_spec(merged.name or foreign.name, foreign, merged)
-    target = _FunctionTarget(foreign.call) if resource is None else _ResourceTarget(foreign.call, resource)
+    target = _FunctionTarget(foreign.call) if resource is None else ResourceTarget(foreign.call, resource)
     return Tool(spec=spec, handler=HANDLER, target=target, origin=describe_origin(foreign.source_function))
 
 
@@ -134,7 +134,7 @@ class _FunctionTarget:
         return digest_of_code(self._function)
 
 
-class _ResourceTarget(_FunctionTarget):
+class ResourceTarget(_FunctionTarget):
     """The target of a function that needs an open resource, which is closed with the tool."""
 
     __slots__ = ("_resource",)
