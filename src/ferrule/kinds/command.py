@@ -20,7 +20,7 @@ import os
 import re
 import shlex
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -209,8 +209,7 @@ def build_command_line(config: Mapping[str, Any], params: Mapping[str, Any], env
         stdin=_build_stdin(config, values, environ),
         secrets=Secrets.from_template([config.get(key) for key in ("command", "env", "stdin")], environ),
     )
-    for text in (*filled.arguments, *filled.environment.values()):
-        _refuse_unencodable_text(text)
+    _refuse_unencodable_texts([*filled.arguments, *filled.environment.values()])
     return filled
 
 
@@ -218,8 +217,7 @@ def literal_command(
     arguments: list[str], *, directory: str, stdin: str | None, environ: Mapping[str, str]
 ) -> CommandLine:
     """Make the command line of a program and arguments that contain no templates."""
-    for text in arguments:
-        _refuse_unencodable_text(text)
+    _refuse_unencodable_texts(arguments)
     return CommandLine(
         arguments=arguments,
         environment=_build_environment({}, {}, environ),
@@ -253,13 +251,17 @@ def _refuse_value_like_option(template: str, text: str, environ: Mapping[str, st
         )
 
 
-def _refuse_unencodable_text(text: str) -> None:
-    try:
-        is_valid = b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
-        is_valid = False
-    if not is_valid:
+def _refuse_unencodable_texts(texts: Iterable[str]) -> None:
+    if not all(map(is_encodable, texts)):
         raise Retry("an argument of a command cannot contain NUL characters or unpaired surrogates.")
+
+
+def is_encodable(text: str) -> bool:
+    """Return whether the system accepts a text as an argument or a path."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def _build_environment(

@@ -7,8 +7,8 @@ packages are searched only for a name that is not built in, so plugins cost noth
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence, ValuesView
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, ValuesView
+from typing import Any
 
 from ferrule.core.call import ToolExecutor
 from ferrule.core.spec import Limits
@@ -17,9 +17,6 @@ from ferrule.http.guard import AddressGuard
 from ferrule.kinds.function.executor import FunctionExecutor
 from ferrule.kinds.mcp.executor import McpExecutor
 from ferrule.process.pool import WorkerPool
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 ENTRY_POINT_GROUP = "ferrule.kinds"
 CLUSTER = "cluster"
@@ -87,10 +84,8 @@ def load_plugin_executor(name: str, *arguments: Any, **options: Any) -> ToolExec
     from importlib.metadata import entry_points  # takes milliseconds to import
 
     plugin = next(iter(entry_points(group=ENTRY_POINT_GROUP, name=name)), None)
-    return None if plugin is None else _load_plugin(plugin, arguments, options)
-
-
-def _load_plugin(plugin: EntryPoint, arguments: Sequence[Any], options: Mapping[str, Any]) -> ToolExecutor:
+    if plugin is None:
+        return None
     try:
         executor: ToolExecutor = plugin.load()(*arguments, **options)
     except Exception as error:  # the code of another package

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
 
@@ -73,7 +74,7 @@ class LoadedFile:
 
     @property
     def is_current(self) -> bool:
-        """Whether loading again would give the same tools. An error may have had other reasons than the files."""
+        """Return whether loading again would give the same tools. An error may have had other reasons than the files."""
         return not self.errors and all(digest_file(path) == digest for path, digest in self.digests.items())
 
 
@@ -141,14 +142,14 @@ def tool_files(directory: Path, suffixes: Collection[str] = TOOL_SUFFIXES) -> li
 
 def watched_files(directory: Path, suffixes: Collection[str] = TOOL_SUFFIXES) -> list[Path]:
     """Return the files that describe tools and the helper modules they may import, in order of their paths."""
-    entries = [entry for folder in tool_folders(directory) for entry in _visible_entries(folder)]
+    entries = [entry for folder in tool_folders(directory) for entry in visible_entries(folder)]
     paths = [Path(entry.path) for entry in entries if check_or_false(entry.is_file)]
     return sorted(path for path in paths if path.suffix.lower() in suffixes)
 
 
 def tool_folders(directory: Path) -> list[Path]:
     """Return the folder, whether it exists or not, and the folders in it that may have files of tools."""
-    entries = _visible_entries(directory)
+    entries = visible_entries(directory)
     inner = [Path(e.path) for e in entries if check_or_false(e.is_dir) and not e.name.startswith("_")]
     return [directory, *(path for path in sorted(inner) if not (path / "__init__.py").exists())]
 
@@ -161,10 +162,11 @@ def check_or_false(check: Callable[[], bool]) -> bool:
         return False
 
 
-def _visible_entries(folder: Path) -> list[os.DirEntry[str]]:
+def visible_entries(folder: Path, limit: int | None = None) -> list[os.DirEntry[str]]:
+    """Return the entries of a folder that are not hidden, of the first `limit`. A missing folder has none."""
     try:
         with os.scandir(folder) as entries:
-            return [entry for entry in entries if not entry.name.startswith(".")]
+            return [entry for entry in islice(entries, limit) if not entry.name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):
         return []
 

@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
@@ -322,17 +322,11 @@ class BrowserNavigator:
                 await finish_despite_cancellation(tabs.close_pages(f"{what} was cancelled, and the page was closed"))
                 raise
             except Error as error:
-                raise await convert_browser_error(error, tabs, _failed_location(tabs, url)) from error
+                with suppress(Retry):  # no page is open
+                    url = tabs.front.failed_url or url or tabs.front.page.url
+                raise await convert_browser_error(error, tabs, url or "about:blank") from error
             finally:
                 tabs.follows_new_pages = False
-
-
-def _failed_location(tabs: BrowserTabs, url: str | None) -> str:
-    try:
-        tab = tabs.front
-    except Retry:
-        return url or "about:blank"
-    return tab.failed_url or url or tab.page.url
 
 
 # ---- setup

@@ -230,7 +230,8 @@ class DataAnalyzer:
         try:
             with open_database(self._workspace, self._config, detection) as database:
                 paths = database.check(sql) if sql is not None else []
-                unnamed = {path: DataFile(path=path) for path in _files_without_name(paths, files)}
+                names = {name.casefold() for name in files}
+                unnamed = {path: DataFile(path=path) for path in paths if path.casefold() not in names}
                 database.restrict_to_files({**unnamed, **files})
                 result = run(database)
         except InconsistentFile:
@@ -282,12 +283,6 @@ def _table_name(path: str) -> str:
     """Return a name for SQL that needs no quotes: `data/sales-2024.csv` is `sales_2024`."""
     name = re.sub(r"\W+", "_", PurePosixPath(path).stem).strip("_")
     return f"t_{name}" if not name or name[0].isdigit() else name
-
-
-def _files_without_name(paths: Sequence[str], files: Mapping[str, DataFile]) -> list[str]:
-    """Return the files in the SQL for which no table name was given."""
-    names = {name.casefold() for name in files}
-    return [path for path in paths if path.casefold() not in names]
 
 
 # Describing a table: its columns with examples, and their statistics, for all rows or by group

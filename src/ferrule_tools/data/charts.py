@@ -268,8 +268,13 @@ def draw_chart(points: ChartPoints, title: str, formats: Sequence[str]) -> tuple
         if points.kind != "pie":
             axes.set_xlabel(x_name)
             axes.grid(axis="y", alpha=0.3)
+        pictures = {image_format: io.BytesIO() for image_format in formats}
         try:
-            return {image_format: _render_figure(figure, image_format) for image_format in formats}, notes
+            for image_format, picture in pictures.items():
+                # Without a date, the same data is the same file.
+                metadata = {"Date": None} if image_format == "svg" else None
+                figure.savefig(picture, format=image_format, metadata=metadata)
+            return {image_format: picture.getvalue() for image_format, picture in pictures.items()}, notes
         except (ValueError, OverflowError) as error:  # numbers or dates that an axis cannot represent
             raise Retry(f"the chart cannot be drawn: {str(error)[:200]} Leave out extreme values.") from None
 
@@ -292,12 +297,6 @@ def _drawing_settings(families: list[str]) -> Iterator[None]:
             yield
         finally:
             log.setLevel(level)
-
-
-def _render_figure(figure: Any, image_format: str) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=image_format, metadata={"Date": None} if image_format == "svg" else None)
-    return buffer.getvalue()
 
 
 def _draw_bars(axes: Any, points: ChartPoints, labels: list[str], names: list[str]) -> None:

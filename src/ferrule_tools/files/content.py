@@ -201,9 +201,17 @@ def read_passage(
     Return the text, its last line, and line and column of what follows; None at the end.
     """
     for line in range(1, first_line):
-        if not _skip_line(text):
+        piece = text.readline(_CHUNK)
+        if not piece:
             raise Retry(f"the file has {line - 1} lines: there is no line {first_line}.")
-    _skip_columns(text, column - 1)
+        while piece and not piece.endswith("\n"):
+            piece = text.readline(_CHUNK)
+    skipped = column - 1
+    while skipped:
+        piece = text.readline(min(skipped, _CHUNK))
+        if not piece or piece.endswith("\n"):
+            raise Retry("the line is shorter than that: there is no such column.")
+        skipped -= len(piece)
     pieces: list[str] = []
     line, remaining = first_line, MAX_CHARACTERS
     while remaining and line < first_line + lines:
@@ -225,19 +233,3 @@ def count_lines_and_words(text: io.TextIOWrapper) -> tuple[int, int]:
         is_same_word = not last.isspace() and not piece[0].isspace()
         lines, words, last = lines + piece.count("\n"), words + len(piece.split()) - is_same_word, piece[-1]
     return lines + (last != "\n"), words
-
-
-def _skip_line(text: io.TextIOWrapper) -> bool:
-    piece = text.readline(_CHUNK)
-    has_line = bool(piece)
-    while piece and not piece.endswith("\n"):
-        piece = text.readline(_CHUNK)
-    return has_line
-
-
-def _skip_columns(text: io.TextIOWrapper, count: int) -> None:
-    while count:
-        piece = text.readline(min(count, _CHUNK))
-        if not piece or piece.endswith("\n"):
-            raise Retry("the line is shorter than that: there is no such column.")
-        count -= len(piece)

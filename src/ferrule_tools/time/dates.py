@@ -362,19 +362,13 @@ def _add_days(day: date, days: int) -> date:
 
 
 def _read_clock(match: re.Match[str], parts: _DateParts) -> None:
-    hour, half = int(match["hour"]), (match["half"] or "").replace(".", "")
-    hour = _to_24_hours(match, hour, half) if half else hour
-    _set_clock(parts, match, hour, int(match["minute"] or 0), int(match["second"] or 0))
-
-
-def _read_hour_with_am_pm(match: re.Match[str], parts: _DateParts) -> None:
-    _set_clock(parts, match, _to_24_hours(match, int(match["hour"]), match["half"]), 0, 0)
-
-
-def _to_24_hours(match: re.Match[str], hour: int, half: str) -> int:
-    if not 1 <= hour <= 12:
-        raise Retry(f"{match.group().strip()!r} {_HOUR_ERROR}")
-    return hour % 12 + (12 if half.startswith("p") else 0)
+    """Read 14:30, 2:30 pm or 2pm."""
+    hour, groups = int(match["hour"]), match.groupdict()
+    if half := groups["half"]:
+        if not 1 <= hour <= 12:
+            raise Retry(f"{match.group().strip()!r} {_HOUR_ERROR}")
+        hour = hour % 12 + (12 if half.startswith("p") else 0)
+    _set_clock(parts, match, hour, int(groups.get("minute") or 0), int(groups.get("second") or 0))
 
 
 def _read_hour(match: re.Match[str], parts: _DateParts) -> None:
@@ -438,7 +432,7 @@ _PATTERNS: Final[list[tuple[re.Pattern[str], Callable[[re.Match[str], _DateParts
             r"(?<![\d:.])(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2}))?\s*(?P<half>[ap]\.?m\b\.?)?(?![\d:])",
             _read_clock,
         ),
-        (r"(?<![\d:.])(?P<hour>\d{1,2})\s*(?P<half>[ap])\.?m\b\.?", _read_hour_with_am_pm),
+        (r"(?<![\d:.])(?P<hour>\d{1,2})\s*(?P<half>[ap])\.?m\b\.?", _read_clock),
         (r"\bat\s+(?P<hour>\d{1,2})(?![\d:./-])", _read_hour),
         (r"\b(?:noon|midday|midnight)\b|正午|中午|午夜|零点", _read_named_time),
         (

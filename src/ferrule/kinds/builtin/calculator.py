@@ -196,8 +196,13 @@ def _value(node: ast.expr, numbers: list[Value], depth: int = 0) -> Value:
     match node:
         case ast.Constant(value=int(index)):
             return numbers[index]
+        case ast.Name(id=name) if name[:-1] in CONSTANTS:
+            return CONSTANTS[name[:-1]]
+        case ast.Name(id=name) if name[:-1] in FUNCTIONS:
+            raise Retry(f"{name[:-1]!r} is a function: write {name[:-1]}(…) with its arguments in brackets.")
         case ast.Name(id=name):
-            return _look_up_constant(name[:-1])
+            near = did_you_mean(name[:-1], [*CONSTANTS, *FUNCTIONS])
+            raise Retry(f"{name[:-1]!r} is not known.{near} {_AVAILABLE_NAMES}")
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -value(operand)
         case ast.UnaryOp(operand=operand):
@@ -222,14 +227,6 @@ def _value(node: ast.expr, numbers: list[Value], depth: int = 0) -> Value:
         case ast.Call(func=ast.Name(id=name), args=[ast.List(elts=arguments)] | arguments, keywords=[]):
             return _call_function(name[:-1], [value(argument) for argument in arguments])
     raise _Unreadable(_ADVICE)
-
-
-def _look_up_constant(name: str) -> float:
-    if name in CONSTANTS:
-        return CONSTANTS[name]
-    if name in FUNCTIONS:
-        raise Retry(f"{name!r} is a function: write {name}(…) with its arguments in brackets.")
-    raise Retry(f"{name!r} is not known.{did_you_mean(name, [*CONSTANTS, *FUNCTIONS])} {_AVAILABLE_NAMES}")
 
 
 def _call_function(name: str, arguments: list[Value]) -> Value:
@@ -359,36 +356,25 @@ def _sqrt(value: Value) -> Value:
     return root if root * root == value else math.sqrt(value)
 
 
+# Simple bounds: n! has n factors up to n, perm(n, k) and comb(n, k) have k, and comb(n, k) is less than 2**n.
+
+
 def _factorial(value: Value) -> int:
     n = _require_whole(value)
-    _refuse_too_many_bits(_log2_factorial(n))
+    _refuse_too_many_bits(n * n.bit_length())
     return math.factorial(n)
 
 
 def _comb(total: Value, chosen: Value) -> int:
     n, k = _require_whole(total), _require_whole(chosen)
-    if 0 <= k <= n:
-        k = min(k, n - k)
-        _refuse_too_many_bits(_log2_perm(n, k) - _log2_factorial(k))
+    _refuse_too_many_bits(min(n, min(k, n - k) * n.bit_length()))
     return math.comb(n, k)
 
 
 def _perm(total: Value, chosen: Value) -> int:
     n, k = _require_whole(total), _require_whole(chosen)
-    if 0 <= k <= n:
-        _refuse_too_many_bits(_log2_perm(n, k))
+    _refuse_too_many_bits(min(n, k) * n.bit_length())
     return math.perm(n, k)
-
-
-def _log2_factorial(n: int) -> float:
-    """Return an estimate of the number of bits, also for numbers that lgamma does not accept."""
-    return 0.0 if n < 2 else math.lgamma(min(n, 10**12) + 1) / math.log(2)
-
-
-def _log2_perm(n: int, k: int) -> float:
-    if n < 10**12:
-        return _log2_factorial(n) - _log2_factorial(n - k)
-    return k * math.log2(n)
 
 
 def _lcm(first: Value, *others: Value) -> int:

@@ -26,9 +26,14 @@ ARTIFACT_URI = "langchain:artifact"
 
 def read_langchain_tool(tool: Any) -> ForeignTool:
     """Read a tool. Raises SpecError for a tool that needs values which only LangChain's own agent has."""
+    from langchain_core.tools import BaseTool, StructuredTool, Tool
+
     _refuse_injected_arguments(tool)
-    function = _wrapped_function(tool)
-    call = call_langchain_tool_async if _is_async_tool(tool) else call_langchain_tool_sync
+    # None for tools with another class.
+    function = (tool.coroutine or tool.func) if type(tool) in (StructuredTool, Tool) else None
+    has_coroutine = getattr(tool, "coroutine", None) is not None
+    is_async = has_coroutine if hasattr(tool, "coroutine") else type(tool)._arun is not BaseTool._arun
+    call = call_langchain_tool_async if is_async else call_langchain_tool_sync
     metadata = {"framework": "langchain", **(tool.metadata or {})}
     if tool.return_direct:
         metadata["return_direct"] = True
@@ -41,21 +46,6 @@ def read_langchain_tool(tool: Any) -> ForeignTool:
         call=ObjectFunction(call, tool, source_function=function),
         source_function=function or type(tool),
     )
-
-
-def _wrapped_function(tool: Any) -> Any:
-    """Return the function that a tool only wraps; None for tools with another class."""
-    from langchain_core.tools import StructuredTool, Tool
-
-    return (tool.coroutine or tool.func) if type(tool) in (StructuredTool, Tool) else None
-
-
-def _is_async_tool(tool: Any) -> bool:
-    from langchain_core.tools import BaseTool
-
-    if hasattr(tool, "coroutine"):
-        return tool.coroutine is not None
-    return type(tool)._arun is not BaseTool._arun
 
 
 def _read_parameters(tool: Any) -> JsonSchema:

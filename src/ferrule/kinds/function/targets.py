@@ -76,8 +76,12 @@ class SharedObject:
             self._runs.discard(run_id)
             instance, is_last = self.instance, not self._runs
         cleanup = getattr(instance, CLEANUP_METHODS[0], None)
-        if callable(cleanup) and (is_last or _takes_argument(cleanup)):
-            await _await_if_needed(cleanup() if is_last else cleanup(run_id))
+        if callable(cleanup) and is_last:
+            await _await_if_needed(cleanup())
+        elif callable(cleanup):
+            kinds = [parameter.kind for parameter in inspect.signature(cleanup).parameters.values()]
+            if inspect.Parameter.POSITIONAL_ONLY in kinds or inspect.Parameter.POSITIONAL_OR_KEYWORD in kinds:
+                await _await_if_needed(cleanup(run_id))
 
     async def release(self) -> None:
         """Record that a tool of the object has ended. The last one ends the object."""
@@ -94,12 +98,6 @@ class SharedObject:
 async def _await_if_needed(result: Any) -> None:
     if inspect.isawaitable(result):
         await result
-
-
-def _takes_argument(function: Callable[..., Any]) -> bool:
-    return any(
-        p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in inspect.signature(function).parameters.values()
-    )
 
 
 class ObjectTarget:
@@ -122,7 +120,7 @@ class ObjectTarget:
 
     @property
     def closable_object(self) -> Any:
-        """The object, if it exists and has something to clean up."""
+        """Return the object, if it exists and has something to clean up."""
         instance = self._shared.instance
         return instance if callable(getattr(instance, CLEANUP_METHODS[0], None)) else None
 

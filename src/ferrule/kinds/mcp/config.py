@@ -131,7 +131,7 @@ class McpServerConfig:
 
     @property
     def transport_kinds(self) -> tuple[TransportKind, ...]:
-        """The transports to try, in order."""
+        """Return the transports to try, in order."""
         if self.kind is not None:
             return (self.kind,)
         if self.command is not None:
@@ -143,26 +143,26 @@ class McpServerConfig:
 
     @property
     def location(self) -> str:
-        """The command or the address for messages, without user name, password and query."""
+        """Return the command or the address for messages, without user name, password and query."""
         return self.command if self.command is not None else re.sub(r"//[^/@]*@", "//", self.url or "").split("?")[0]
 
     @property
     def digest(self) -> str:
-        """Changes when the entry may describe another server."""
+        """Return a digest that changes when the entry may describe another server."""
         identity: list[Any] = [self.command, self.args, self.env, self.cwd, self.url, self.kind, self.headers]
         identity += [self.folder] if self.oauth is None else [self.folder, asdict(self.oauth)]
         return sha256(encode_json(identity, sort_keys=True)).hexdigest()[:16]
 
     @property
     def trust_digest(self) -> str:
-        """Changes when the entry may run something else, or gives the server more rights."""
+        """Return a digest that changes when the entry may run something else, or gives the server more rights."""
         identity = [self.digest, self.trusted, sorted(self.auto_approve)]
         identity += [sorted(self.pass_headers)] if self.pass_headers else []
         return sha256(encode_json(identity)).hexdigest()[:32]
 
     @property
     def directory(self) -> str | None:
-        """The directory the program is started in."""
+        """Return the directory the program is started in."""
         folder = "" if self.folder is None else str(self.folder)
         return os.path.join(folder, os.path.expanduser(self.cwd or "")).rstrip("/") or None
 

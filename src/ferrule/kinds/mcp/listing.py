@@ -376,8 +376,14 @@ class ListingCache:
     def read(self, name: str, digest: str) -> ServerListing | None:
         try:
             document = json.loads(self._path(name, digest).read_bytes())
-            return _decode_listing(document) if document["format"] == CACHE_FORMAT else None
-        except (OSError, ValueError, TypeError, KeyError):
+            if document.pop("format") != CACHE_FORMAT:
+                return None
+            for values in document["capabilities"]:
+                effects = values["effects"]
+                values |= {"effects": None if effects is None else Effects(**effects), "limits": None}
+            capabilities = tuple(ToolCapability(**values) for values in document["capabilities"])
+            return ServerListing(**{**document, "capabilities": capabilities, "offers": tuple(document["offers"])})
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
 
     def write(self, name: str, digest: str, listing: ServerListing) -> None:
@@ -393,17 +399,6 @@ class ListingCache:
 
     def _path(self, name: str, digest: str) -> Path:
         return self.directory / f"{re.sub(r'[^A-Za-z0-9_-]', '_', name)[:40]}-{digest}.json"
-
-
-def _decode_listing(document: dict[str, Any]) -> ServerListing:
-    values = {field.name: document[field.name] for field in fields(ServerListing) if field.name in document}
-    capabilities = tuple(map(_decode_capability, document["capabilities"]))
-    return ServerListing(**{**values, "capabilities": capabilities, "offers": tuple(document["offers"])})
-
-
-def _decode_capability(values: dict[str, Any]) -> ToolCapability:
-    effects = values.get("effects")
-    return ToolCapability(**{**values, "effects": None if effects is None else Effects(**effects), "limits": None})
 
 
 # Results

@@ -56,27 +56,27 @@ class ClientRequest(Protocol):
 
     @property
     def client_key(self) -> object:
-        """Equal for requests of the same client."""
+        """Return a key that is equal for requests of the same client."""
 
     @property
     def uses_older_protocol(self) -> bool:
-        """Whether the client speaks the protocol before 2026, in which servers send requests."""
+        """Return whether the client speaks the protocol before 2026, in which servers send requests."""
 
     @property
     def capabilities(self) -> Mapping[str, Any]:
-        """What the client declares that it can do."""
+        """Return what the client declares that it can do."""
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """The `_meta` of the request."""
+        """Return the `_meta` of the request."""
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers of the client's request, of which a server gets those that its entry names."""
+        """Return the headers of the client's request. A server gets the headers that its entry names."""
 
     @property
     def log_level(self) -> str | None:
-        """The least important log messages that the client wants; None if it did not say."""
+        """Return the least important log messages that the client wants; None if it did not say."""
 
     async def ask(self, key: str, request: Any) -> Any:
         """Pass a request of the server on; returns the result, or raises MCPError as the client answers."""

@@ -100,7 +100,7 @@ class ServerLog:
 
     @property
     def tail(self) -> str:
-        """The end of the server's standard error."""
+        """Return the end of the server's standard error."""
         return self._hide(self._tail.decode("utf-8", "replace").strip())
 
     def feed(self, data: bytes) -> None:

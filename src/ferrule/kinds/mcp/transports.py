@@ -123,7 +123,7 @@ class ServerReadStream(CloseableStream):
 
     @property
     def last_context(self) -> Any:
-        """The context of the request that the last message came in answer to."""
+        """Return the context of the request that the last message came in answer to."""
         return getattr(self._stream, "last_context", None)
 
     def __aiter__(self) -> Self:

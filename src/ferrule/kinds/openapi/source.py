@@ -114,7 +114,13 @@ class OpenApiDocuments:
             logger.warning("url=<%s> | not compared with its copy: %s", format_url(entry.source), error.message)
             return LoadedFile(tools=(tool,))
         if update.changes:
-            return LoadedFile(tools=(tool,), errors=(_make_change_error(entry.source, update.changes),))
+            shown, more = update.changes[:MAX_SHOWN_CHANGES], len(update.changes) - MAX_SHOWN_CHANGES
+            message = f"{', '.join(shown)}, and {more} more" if more > 0 else ", ".join(shown)
+            error = LoadError(
+                f"{format_url(entry.source)}: the document has changed since it was accepted ({message})",
+                hint="the accepted copy is used; look at the changes and accept them with: ferrule openapi update",
+            )
+            return LoadedFile(tools=(tool,), errors=(error,))
         self.accept_update(entry, update)
         return LoadedFile(tools=(tool,))
 
@@ -183,13 +189,6 @@ _COMPARED_PARTS: Final[dict[str, Callable[[Operation], object]]] = {
 def _operations_of(tool: Tool) -> Mapping[str, Operation]:
     assert isinstance(tool.target, OpenApiTarget)
     return tool.target.operations
-
-
-def _make_change_error(url: str, changes: Sequence[str]) -> LoadError:
-    more = f", and {len(changes) - MAX_SHOWN_CHANGES} more" if len(changes) > MAX_SHOWN_CHANGES else ""
-    message = f"the document has changed since it was accepted ({', '.join(changes[:MAX_SHOWN_CHANGES])}{more})"
-    hint = "the accepted copy is used; look at the changes and accept them with: ferrule openapi update"
-    return LoadError(f"{format_url(url)}: {message}", hint=hint)
 
 
 def _parse(content: bytes, url: str) -> OpenApiDocument:

@@ -163,7 +163,7 @@ class _DocumentOperation(NamedTuple):
 
     @property
     def names(self) -> set[str]:
-        """The names by which a user may select it."""
+        """Return the names by which a user may select the operation."""
         return {
             self.action,
             f"{self.method.upper()} {self.path}",

@@ -14,7 +14,6 @@ import os
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +31,7 @@ from ferrule.kinds.source import (
     check_or_false,
     combine_into_report,
     digest,
+    visible_entries,
 )
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def watched_skill_files(directory: Path) -> list[Path]:
     documents = [path for folder in skill_folders(directory) if (path := find_skill_file(folder)) is not None]
     if find_skill_file(directory) is not None:
         return documents
-    files = [Path(entry.path) for entry in _list_entries(directory) if check_or_false(entry.is_file)]
+    files = [Path(entry.path) for entry in visible_entries(directory, MAX_ENTRIES) if check_or_false(entry.is_file)]
     return sorted([*documents, *(path for path in files if path.suffix.lower() in PYTHON_SUFFIXES)])
 
 
@@ -125,25 +125,16 @@ def _subfolders_to_search(folder: Path, *, is_top: bool) -> list[Path]:
     if find_skill_file(folder) is not None:
         return []
     try:
-        entries = [entry for entry in _list_entries(folder) if _may_contain_skills(entry)]
+        entries = [
+            entry
+            for entry in visible_entries(folder, MAX_ENTRIES)
+            if not entry.name.startswith("_") and entry.name not in _IGNORED_FOLDERS and check_or_false(entry.is_dir)
+        ]
     except OSError:
         if is_top:
             raise
         return []  # a folder that cannot be read must not hide the others
     return [Path(entry.path) for entry in sorted(entries, key=lambda entry: (entry.is_symlink(), entry.name))]
-
-
-def _may_contain_skills(entry: os.DirEntry[str]) -> bool:
-    is_searched = not entry.name.startswith("_") and entry.name not in _IGNORED_FOLDERS
-    return is_searched and check_or_false(entry.is_dir)
-
-
-def _list_entries(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return [entry for entry in islice(entries, MAX_ENTRIES) if not entry.name.startswith(".")]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
 
 
 # Skills in Python: each public class of a file is a tool and its methods are the actions. In a file that uses `@tool`,

@@ -23,6 +23,7 @@ from typing import BinaryIO, NamedTuple
 
 from ferrule.core.names import did_you_mean
 from ferrule.errors import CallError, ExecutionFailed, PermissionDenied, Retry
+from ferrule.kinds.command import is_encodable
 from ferrule.kinds.source import digest
 
 FENCE = "---"
@@ -92,7 +93,7 @@ class SkillFolder:
 
     @property
     def digest(self) -> str:
-        """Changes when anything in the skill changes, as it is on disk now: a user trusts one version of a skill."""
+        """Return a digest of everything in the skill, as it is on disk now: a user trusts one version of a skill."""
         try:
             document = digest(self.read(self.document))
         except (CallError, OSError):
@@ -101,7 +102,7 @@ class SkillFolder:
 
     @property
     def code_digest(self) -> str:
-        """Changes when any of the skill's files changes; an approval of a script is for the files as they were."""
+        """Return a digest of the skill's files: an approval of a script is for the files as they were."""
         try:
             files = self._list_files(MAX_COMPARED + 1)
             if len(files) > MAX_COMPARED:
@@ -196,16 +197,9 @@ def split_skill_path(path: str) -> list[str]:
         )
     if any(part.startswith(".") for part in parts):
         raise PermissionDenied(f"{path!r} is hidden: it is not part of the skill.")
-    if not parts or not _is_encodable(path):
+    if not parts or not is_encodable(path):
         raise Retry(f"{path!r} names no file. Use a path inside the skill's folder, such as 'references/guide.md'.")
     return parts
-
-
-def _is_encodable(text: str) -> bool:
-    try:
-        return b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
-        return False
 
 
 def build_script_command(folder: SkillFolder, path: str, arguments: Sequence[str]) -> list[str]:
