@@ -67,6 +67,18 @@ def configure_tool(
     return replace(tool, needs=needs, spec=replace(tool.spec, capabilities=[capability], limits=limits))
 
 
+def describe_needs(problems: Mapping[str, str], kind: str, nothing: str) -> str:
+    """Return why a tool cannot be used; an empty text if one of what it has by name is ready.
+
+    `problems` has an empty text for what is ready, `kind` says what the names are of, and `nothing` is for no names.
+    """
+    if not problems:
+        return nothing
+    if not all(problems.values()):
+        return ""
+    return "; ".join(f"for the {kind} {name!r}: {problem}" for name, problem in problems.items())
+
+
 def describe_missing_package(package: str, extra: str) -> str:
     """Return how to install a package that is missing; an empty text if the package is installed."""
     return "" if find_spec(package) else f"the package {package}: pip install 'ferrule[{extra}]'"

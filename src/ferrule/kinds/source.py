@@ -74,7 +74,7 @@ class LoadedFile:
 
     @property
     def is_current(self) -> bool:
-        """Return whether loading again would give the same tools. An error may have had other reasons than the files."""
+        """Return whether the files are unchanged; False after an error, which may have had other reasons."""
         return not self.errors and all(digest_file(path) == digest for path, digest in self.digests.items())
 
 

@@ -15,7 +15,7 @@ from ferrule.core.spec import Tool, ToolCategory
 from ferrule.errors import Refuse, Retry
 from ferrule.kinds.function.decorator import tool
 from ferrule.kinds.function.tools import tool_of
-from ferrule_tools._tool_setup import WorkerMethods, limit_seconds
+from ferrule_tools._tool_setup import WorkerMethods, describe_needs, limit_seconds
 from ferrule_tools.data.limits import limit_memory, rows_output
 from ferrule_tools.database.generic import open_generic
 from ferrule_tools.database.postgres import open_postgres
@@ -55,17 +55,8 @@ def database_query_tools(
     timeout = max((each.timeout for each in databases.values()), default=30.0)
     built = tool_of(queries, timeout=timeout + _EXTRA_TIME)
     spec = replace(built.spec, description=_describe_databases(built.spec.description, addresses))
-    return [replace(built, spec=spec, target=WorkerMethods(queries), needs=_describe_needs(addresses))]
-
-
-def _describe_needs(addresses: Mapping[str, DatabaseAddress]) -> str:
-    """Return why no database can be used; an empty text if at least one can."""
-    problems = {name: address.problem() for name, address in addresses.items()}
-    if not problems:
-        return NO_DATABASE
-    if not all(problems.values()):
-        return ""
-    return "; ".join(f"for the database {name!r}: {problem}" for name, problem in problems.items())
+    needs = describe_needs({name: each.problem() for name, each in addresses.items()}, "database", NO_DATABASE)
+    return [replace(built, spec=spec, target=WorkerMethods(queries), needs=needs)]
 
 
 def _describe_databases(description: str, addresses: Mapping[str, DatabaseAddress]) -> str:

@@ -19,7 +19,7 @@ from ferrule.errors import ExecutionFailed, Retry, SetupError
 from ferrule.http.guard import AddressGuard
 from ferrule.kinds.function.decorator import tool
 from ferrule.kinds.function.tools import tool_of
-from ferrule_tools._tool_setup import configure_tool, describe_missing_package, limit_seconds
+from ferrule_tools._tool_setup import configure_tool, describe_missing_package, describe_needs, limit_seconds
 from ferrule_tools.files.path_rules import Parts
 from ferrule_tools.files.workspace import Workspace, convert_file_errors, display_path
 from ferrule_tools.notify.channels import EmailChannel, WebhookChannel
@@ -58,6 +58,7 @@ def notify_tools(
     """Return `notify`, ready if at least one channel is ready. Paths of logs and certificates start at `root`."""
     config = config or NotifyConfig()
     notifier = Notifier(config, root=root or Path(), guard=guard or AddressGuard(), environ=environ)
+    missing = {name: _describe_missing_settings(channel, environ) for name, channel in config.channels.items()}
     parameters = {}
     if config.channels:
         listed = ", ".join(f"{name} ({channel.kind})" for name, channel in config.channels.items())
@@ -69,18 +70,9 @@ def notify_tools(
             output=_OUTPUT,
             timeout=config.timeout + _EXTRA_TIME,
             parameters=parameters,
-            needs=_describe_needs(config, environ),
+            needs=describe_needs(missing, "channel", NO_CHANNEL),
         )
     ]
-
-
-def _describe_needs(config: NotifyConfig, environ: Mapping[str, str]) -> str:
-    if not config.channels:
-        return NO_CHANNEL
-    missing = {name: _describe_missing_settings(channel, environ) for name, channel in config.channels.items()}
-    if not all(missing.values()):
-        return ""
-    return "; ".join(f"for the channel {name!r} {need}" for name, need in missing.items())
 
 
 def _describe_missing_settings(channel: ChannelConfig, environ: Mapping[str, str]) -> str:

@@ -33,7 +33,7 @@ def test_without_a_channel_it_says_what_it_needs():
 
 
 def test_variables_that_are_missing_are_needed_unless_another_channel_is_ready():
-    assert "for the channel 'chat' the environment variable 'CHAT_HOOK' is not set" in build_tool(chat=HOOK).needs
+    assert "for the channel 'chat': the environment variable 'CHAT_HOOK' is not set" in build_tool(chat=HOOK).needs
     assert "'MAIL_HOST'" in build_tool(chat=HOOK, mail=MAIL).needs
     assert build_tool({"CHAT_HOOK": "https://example.com"}, chat=HOOK).needs == ""
     assert build_tool(chat=HOOK, file=FILE).needs == ""
@@ -42,7 +42,7 @@ def test_variables_that_are_missing_are_needed_unless_another_channel_is_ready()
 def test_mail_needs_its_package(monkeypatch):
     monkeypatch.setattr("ferrule_tools._tool_setup.find_spec", lambda name: None)
     mail = replace(MAIL, host="mail.example")
-    assert build_tool(mail=mail).needs == "for the channel 'mail' the package aiosmtplib: pip install 'ferrule[notify]'"
+    assert build_tool(mail=mail).needs == "for the channel 'mail': the package aiosmtplib: pip install 'ferrule[notify]'"
     assert build_tool(mail=mail, file=FILE).needs == ""
 
 

@@ -110,5 +110,5 @@ async def test_an_empty_or_too_long_script_is_refused(code):
 
 @pytest.mark.parametrize("settings", [{"seconds": 0}, {"memory_mb": -1}, {"calls": 0}])
 def test_an_invalid_configuration_is_refused(settings):
-    with pytest.raises(SetupError, match="python_executor"):
+    with pytest.raises(SetupError, match="must be more than 0"):
         PythonExecutorConfig(**settings)

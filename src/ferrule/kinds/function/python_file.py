@@ -89,18 +89,15 @@ def read_python_file(path: Path, select_tools: Callable[[ModuleType], Iterable[A
     if errors:
         return LoadedFile(errors=tuple(errors))
     digests = {each: digest(source) for each, source in version.sources.items()}
-    unused = () if tools else tuple(_describe_plain_class(cls, path, version) for cls in public_classes(module))
-    return LoadedFile(tools=tuple(tools), digests=digests, unused=unused)
-
-
-def _describe_plain_class(cls: type, path: Path, version: ModuleVersion) -> LoadError:
-    return LoadError(
-        f"the class {cls.__name__!r} is not a tool",
-        path=path,
-        line=_find_line(cls, version),
-        hint="decorate it with @tool, or give it a name, a description and a method execute; "
-        "if the file has no tools, let its name begin with an underscore",
+    hint = (
+        "decorate it with @tool, or give it a name, a description and a method execute; "
+        "if the file has no tools, let its name begin with an underscore"
     )
+    unused = [
+        LoadError(f"the class {cls.__name__!r} is not a tool", path=path, line=_find_line(cls, version), hint=hint)
+        for cls in ([] if tools else public_classes(module))
+    ]
+    return LoadedFile(tools=tuple(tools), digests=digests, unused=tuple(unused))
 
 
 def _find_line(thing: Any, version: ModuleVersion) -> int:

@@ -226,16 +226,19 @@ def _import_class_of_spec(spec: FunctionToolSpec) -> type:
 
 
 def _single_action_spec(name: str, signature: FunctionSignature | ForeignTool, options: ToolOptions) -> ToolSpec:
-    description = options.description or signature.description
-    capability = ToolCapability(
+    capability = _describe_action(name, signature, options)
+    return _make_spec(name, capability.description, [capability], options)
+
+
+def _describe_action(name: str, signature: FunctionSignature | ForeignTool, options: ToolOptions) -> ToolCapability:
+    return ToolCapability(
         name=name,
-        description=description,
+        description=options.description or signature.description,
         parameters=signature.parameters,
         examples=[dict(example) for example in options.examples or ()],
         category=str(options.category or "general"),
         output=signature.output,
     )
-    return _make_spec(name, description, [capability], options)
 
 
 def _make_spec(name: str, description: str, capabilities: list[ToolCapability], options: ToolOptions) -> ToolSpec:
@@ -366,15 +369,9 @@ def make_capability(action: MethodAction, whole: ToolOptions) -> ToolCapability:
             f"action {action.name!r}: {' and '.join(misplaced)} can only be set for a whole tool. "
             f"Set it on the class, or register each method as a tool of its own."
         )
-    signature = read_function(action.method)
     options = action.options.with_defaults(replace(whole, name=None, description=None, examples=None))
-    return ToolCapability(
-        name=action.name,
-        description=options.description or signature.description,
-        parameters=signature.parameters,
-        examples=[dict(example) for example in options.examples or ()],
-        category=str(options.category or "general"),
-        output=signature.output,
+    return replace(
+        _describe_action(action.name, read_function(action.method), options),
         effects=options.effects if action.options.has_effects else None,
         limits=options.limits if action.options.has_limits else None,
         price=action.options.price,

@@ -138,6 +138,6 @@ def test_a_configuration_that_cannot_be_is_refused():
 
 
 def test_packages_that_are_not_there_are_needed(monkeypatch):
-    monkeypatch.setattr("ferrule_tools.web.web_scraper.find_spec", lambda name: None)
+    monkeypatch.setattr("ferrule_tools._tool_setup.find_spec", lambda name: None)
     [tool] = scraper_tools()
-    assert tool.needs == "the packages trafilatura and protego: pip install 'ferrule[scrape]'"
+    assert tool.needs == "the package trafilatura: pip install 'ferrule[scrape]'"
