@@ -189,7 +189,6 @@ class ParsedDate:
 
     at: datetime
     has_time: bool
-    has_day: bool = True
 
 
 @dataclass(slots=True)
@@ -266,7 +265,7 @@ def _combine_parts(parts: _DateParts) -> ParsedDate:
     has_time = parts.clock is not None
     if parts.prefers_future and parts.day is None and at < parts.now:
         at = datetime.combine(_add_days(day, 1), at.timetz())
-    return ParsedDate(at=_to_existing_time(at, parts.now), has_time=has_time, has_day=parts.day is not None)
+    return ParsedDate(at=_to_existing_time(at, parts.now), has_time=has_time)
 
 
 def _to_existing_time(at: datetime, now: datetime) -> datetime:

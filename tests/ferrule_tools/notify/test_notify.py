@@ -42,7 +42,9 @@ def test_variables_that_are_missing_are_needed_unless_another_channel_is_ready()
 def test_mail_needs_its_package(monkeypatch):
     monkeypatch.setattr("ferrule_tools._tool_setup.find_spec", lambda name: None)
     mail = replace(MAIL, host="mail.example")
-    assert build_tool(mail=mail).needs == "for the channel 'mail': the package aiosmtplib: pip install 'ferrule[notify]'"
+    assert (
+        build_tool(mail=mail).needs == "for the channel 'mail': the package aiosmtplib: pip install 'ferrule[notify]'"
+    )
     assert build_tool(mail=mail, file=FILE).needs == ""
 
 

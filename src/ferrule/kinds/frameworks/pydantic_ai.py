@@ -41,7 +41,10 @@ def read_pydantic_ai_tool(tool: Any) -> ForeignTool:
 
 def list_function_toolset(toolset: Any) -> Iterable[Any]:
     """Return the tools of a `FunctionToolset`. The timeout of the toolset applies to tools without a timeout."""
-    return [_apply_default_timeout(tool, toolset.timeout) for tool in toolset.tools.values()]
+    tools = [copy.copy(tool) for tool in toolset.tools.values()]
+    for tool in tools:
+        tool.timeout = toolset.timeout if tool.timeout is None else tool.timeout
+    return tools
 
 
 def read_toolset_tool(toolset: Any, tool: Any, deps: Any) -> ForeignTool:
@@ -51,14 +54,6 @@ def read_toolset_tool(toolset: Any, tool: Any, deps: Any) -> ForeignTool:
     timeout = tool.tool_def.timeout or getattr(tool.toolset, "timeout", None)
     function = ObjectFunction(call, tool, toolset, deps, source_function=None)
     return _read_definition(replace(tool.tool_def, timeout=timeout), function, type(toolset))
-
-
-def _apply_default_timeout(tool: Any, timeout: float | None) -> Any:
-    if timeout is None or tool.timeout is not None:
-        return tool
-    limited = copy.copy(tool)
-    limited.timeout = timeout
-    return limited
 
 
 def _read_definition(definition: Any, call: ObjectFunction, source_function: Any) -> ForeignTool:

@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
@@ -368,16 +368,11 @@ class ServerClient:
     async def call(self, invocation: Invocation) -> CallToolResult:
         self.used_at = time.monotonic()
         with self._mark_busy():
-            try:
-                return await self._call_once(invocation)
-            except SessionExpired:
-                # The server was restarted and rejected the call without executing it, so it can be repeated.
-                pass
-            try:
-                return await self._call_once(invocation)
-            except SessionExpired:
-                message = f"{self.tool_id!r} loses its sessions immediately after they are created"
-                raise TransportFault(message) from None
+            # A server that was restarted rejects the call without executing it, so it can be repeated.
+            for _ in range(2):
+                with suppress(SessionExpired):
+                    return await self._call_once(invocation)
+        raise TransportFault(f"{self.tool_id!r} loses its sessions immediately after they are created")
 
     async def connect(self) -> Connection:
         """Return the open session, or open one. A caller that is cancelled does not stop the connecting for others."""

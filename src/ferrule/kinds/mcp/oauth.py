@@ -297,7 +297,7 @@ class InteractiveLogin(OAuthClientProvider):
         super().__init__(
             url, metadata, storage, self._show_page, self._read_answer, client_metadata_url=settings.client_metadata_url
         )
-        self._settings, self._storage, self._handler = settings, storage, handler
+        self._storage, self._handler = storage, handler
         storage.context = self.context
         self._answer = ""
         self._own_client = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote, unquote, urlencode
 
@@ -149,6 +149,15 @@ def _encode_login(user_and_password: str) -> str:
 # Arguments as text, in the styles that OpenAPI has for lists and objects. Everything that comes from a caller is
 # percent-encoded; the separators and brackets of a style are not.
 
+
+def _encode_value(value: Any) -> str:
+    return _percent_encode("" if value is None else as_text(value))
+
+
+def _percent_encode(text: str) -> str:
+    return quote(text, safe="", errors="replace")
+
+
 _SEPARATORS = {"form": ",", "simple": ",", "space": "%20", "tab": "%09", "pipe": "%7C"}
 
 
@@ -182,22 +191,17 @@ def encode_header_argument(argument: Argument, value: Any) -> str:
     """Encode an argument as a header, without percent-encoding."""
     if argument.style == "json":
         return encode_json(value).decode()
-    if isinstance(value, list):
-        return ",".join(map(as_text, value))
-    if isinstance(value, dict):
-        separator = "=" if argument.explode else ","
-        return ",".join(f"{key}{separator}{as_text(item)}" for key, item in value.items())
-    return as_text(value)
+    return ",".join(_encode_items(value, argument.explode, as_text))
 
 
-def _encode_items(value: Any, explode: bool) -> list[str]:
+def _encode_items(value: Any, explode: bool, encode: Callable[[Any], str] = _encode_value) -> list[str]:
     if isinstance(value, list):
-        return [_encode_value(item) for item in value]
+        return [encode(item) for item in value]
     if isinstance(value, dict):
         if explode:
-            return [f"{_percent_encode(str(key))}={_encode_value(item)}" for key, item in value.items()]
-        return [text for key, item in value.items() for text in (_percent_encode(str(key)), _encode_value(item))]
-    return [_encode_value(value)]
+            return [f"{encode(str(key))}={encode(item)}" for key, item in value.items()]
+        return [encode(part) for key, item in value.items() for part in (str(key), item)]
+    return [encode(value)]
 
 
 def _encode_deep_object(name: str, value: Any) -> list[str]:
@@ -208,14 +212,6 @@ def _encode_deep_object(name: str, value: Any) -> list[str]:
             for entry in _encode_deep_object(f"{name}[{_percent_encode(str(key))}]", item)
         ]
     return [f"{name}={_encode_value(item)}" for item in (value if isinstance(value, list) else [value])]
-
-
-def _encode_value(value: Any) -> str:
-    return _percent_encode("" if value is None else as_text(value))
-
-
-def _percent_encode(text: str) -> str:
-    return quote(text, safe="", errors="replace")
 
 
 # Bodies

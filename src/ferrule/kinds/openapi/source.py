@@ -116,11 +116,11 @@ class OpenApiDocuments:
         if update.changes:
             shown, more = update.changes[:MAX_SHOWN_CHANGES], len(update.changes) - MAX_SHOWN_CHANGES
             message = f"{', '.join(shown)}, and {more} more" if more > 0 else ", ".join(shown)
-            error = LoadError(
+            changed = LoadError(
                 f"{format_url(entry.source)}: the document has changed since it was accepted ({message})",
                 hint="the accepted copy is used; look at the changes and accept them with: ferrule openapi update",
             )
-            return LoadedFile(tools=(tool,), errors=(error,))
+            return LoadedFile(tools=(tool,), errors=(changed,))
         self.accept_update(entry, update)
         return LoadedFile(tools=(tool,))
 
