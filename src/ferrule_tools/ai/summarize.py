@@ -339,17 +339,13 @@ _SENTENCE_STOPS: Final = (*_CHINESE_STOPS, *".!?\"')")
 
 def extract_sentences(text: str, count: int, focus: str = "") -> str:
     """Return the `count` most important sentences of a text, or fewer."""
-    sentences = split_sentences(_keep_prose(text)) or split_sentences(text)
+    outside_code = "\n\n".join(text.split("```")[::2]).split("\n")
+    prose = "\n".join("" if line.lstrip().startswith(_NON_PROSE_PREFIXES) else line for line in outside_code)
+    sentences = split_sentences(prose) or split_sentences(text)
     chosen = range(len(sentences)) if len(sentences) <= count else _choose_sentences(sentences, count, focus)
     return _join_sentences(
         [_LIST_MARKER.sub("", sentences[index]) for index in sorted(chosen or range(min(count, len(sentences))))]
     )
-
-
-def _keep_prose(text: str) -> str:
-    """Return the text without code, tables and headings."""
-    outside = "\n\n".join(text.split("```")[::2])
-    return "\n".join("" if line.lstrip().startswith(_NON_PROSE_PREFIXES) else line for line in outside.split("\n"))
 
 
 def _choose_sentences(sentences: Sequence[str], count: int, focus: str) -> list[int]:

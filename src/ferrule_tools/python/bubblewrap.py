@@ -206,7 +206,8 @@ class Interpreter:
         """Return the files of the Python outside of the system's folders, without other files of the same prefix."""
         prefixes = dict.fromkeys([*self._prefixes(), *map(str, Path(self.path).resolve().parents[1:2])])
         paths = [os.path.join(os.path.abspath(prefix), part) for prefix in prefixes for part in _PYTHON_PARTS]
-        return [path for path in paths if os.path.exists(path) and not _is_in_system_folder(path)]
+        system = tuple(f"{folder}/" for folder in _SYSTEM_FOLDERS)
+        return [path for path in paths if os.path.exists(path) and not f"{path}/".startswith(system)]
 
     def _prefixes(self) -> list[str]:
         if self.path == sys.executable:
@@ -227,10 +228,6 @@ class Interpreter:
 @cache
 def _runner_source() -> str:
     return Path(__file__).with_name("runner.py").read_text(encoding="utf-8")
-
-
-def _is_in_system_folder(path: str) -> bool:
-    return any(path == folder or path.startswith(f"{folder}/") for folder in _SYSTEM_FOLDERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -320,9 +320,11 @@ def search_tools(
     config = config or SearchConfig()
     providers = list(_create_providers(config, guard or AddressGuard(), environ))
     if not providers:
-        return [
-            replace(built, needs=_describe_needs(config)) for built in make_tool_per_action(WebSearch(DuckDuckGo()))
-        ]
+        needs = (
+            'a search provider: set [tools.search_web] searxng = "https://…" or duckduckgo = true in ferrule.toml, '
+            f"or the environment variable {config.brave_key} or {config.tavily_key}"
+        )
+        return [replace(built, needs=needs) for built in make_tool_per_action(WebSearch(DuckDuckGo()))]
     strategy = {"strategy": "synthesize" if config.combine else "best"}
     tools = []
     for provider in providers:
@@ -344,10 +346,3 @@ def _create_providers(
         yield Tavily(url=config.tavily_url, guard=guard, key=key, variable=config.tavily_key)
     if config.duckduckgo:
         yield DuckDuckGo()
-
-
-def _describe_needs(config: SearchConfig) -> str:
-    return (
-        'a search provider: set [tools.search_web] searxng = "https://…" or duckduckgo = true in ferrule.toml, or the '
-        f"environment variable {config.brave_key} or {config.tavily_key}"
-    )

@@ -202,6 +202,11 @@ class McpServerConfig:
         return {key: value for key, value in summary.items() if value}
 
     def _map_texts(self, change: Callable[[str], str]) -> McpServerConfig:
+        oauth = self.oauth
+        if oauth is not None:
+            names = ("client_id", "client_secret", "scope", "issuer")
+            texts: dict[str, Any] = {n: change(text) for n in names if (text := getattr(oauth, n)) is not None}
+            oauth = replace(oauth, **texts)
         return replace(
             self,
             command=None if self.command is None else change(self.command),
@@ -210,14 +215,8 @@ class McpServerConfig:
             cwd=None if self.cwd is None else change(self.cwd),
             url=None if self.url is None else change(self.url),
             headers={name: change(text) for name, text in self.headers.items()},
-            oauth=None if self.oauth is None else _map_client_texts(self.oauth, change),
+            oauth=oauth,
         )
-
-
-def _map_client_texts(oauth: OAuthClientConfig, change: Callable[[str], str]) -> OAuthClientConfig:
-    names = ("client_id", "client_secret", "scope", "issuer")
-    texts: dict[str, Any] = {n: None if (text := getattr(oauth, n)) is None else change(text) for n in names}
-    return replace(oauth, **texts)
 
 
 def _find_credential_names(config: McpServerConfig) -> tuple[str, ...]:

@@ -262,16 +262,13 @@ def read_security_alternatives(
     """Read the alternatives of an operation. An alternative without credentials comes last."""
     requirements = select_mappings(operation.get("security", document.value.get("security")))
     alternatives = [tuple(schemes[name] for name in each if name in schemes) for each in requirements]
-    if not any(alternatives) and _lists_authorization(document, item, operation):
-        alternatives = [(schemes[AUTHORIZATION],), ()]
-    return tuple(sorted(dict.fromkeys(alternatives), key=lambda alternative: not alternative))
-
-
-def _lists_authorization(document: OpenApiDocument, item: Mapping[str, Any], operation: Mapping[str, Any]) -> bool:
     listed = [
         document.resolve(each) for owner in (item, operation) for each in select_mappings(owner.get("parameters"))
     ]
-    return any(each.get("in") == "header" and str(each.get("name")).lower() == "authorization" for each in listed)
+    headers = {str(each.get("name")).lower() for each in listed if each.get("in") == "header"}
+    if not any(alternatives) and "authorization" in headers:
+        alternatives = [(schemes[AUTHORIZATION],), ()]
+    return tuple(sorted(dict.fromkeys(alternatives), key=lambda alternative: not alternative))
 
 
 def _read_credential(scheme: Mapping[str, Any], variable: str) -> Credential | None:
