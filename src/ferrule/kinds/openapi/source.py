@@ -114,8 +114,8 @@ class OpenApiDocuments:
             logger.warning("url=<%s> | not compared with its copy: %s", format_url(entry.source), error.message)
             return LoadedFile(tools=(tool,))
         if update.changes:
-            shown, more = update.changes[:MAX_SHOWN_CHANGES], len(update.changes) - MAX_SHOWN_CHANGES
-            message = f"{', '.join(shown)}, and {more} more" if more > 0 else ", ".join(shown)
+            listed, more = ", ".join(update.changes[:MAX_SHOWN_CHANGES]), len(update.changes) - MAX_SHOWN_CHANGES
+            message = f"{listed}, and {more} more" if more > 0 else listed
             changed = LoadError(
                 f"{format_url(entry.source)}: the document has changed since it was accepted ({message})",
                 hint="the accepted copy is used; look at the changes and accept them with: ferrule openapi update",
