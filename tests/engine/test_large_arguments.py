@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -159,6 +160,23 @@ async def test_a_call_whose_arguments_are_being_checked_can_be_stopped(tmp_path,
             [record] = await engine.query_call_records()
             assert record.error_type == "cancelled"
     assert result.error_type == "cancelled"
+
+
+@needs_proc
+@pytest.mark.integration
+async def test_a_call_whose_check_has_ended_is_not_made_by_a_closed_engine(tmp_path):
+    async with engine_with(config=config_with(LONG_PATTERN, tmp_path)) as engine:
+        call = asyncio.create_task(engine.execute("match", {"text": "a" * 2_000}))
+        await until(lambda: find_children(os.getpid()))
+        [check] = find_children(os.getpid())
+        os.kill(check, signal.SIGSTOP)  # it does not end before its whole question is written
+        for _ in range(100):
+            await asyncio.sleep(0)
+        os.kill(check, signal.SIGCONT)
+        until_sync(lambda: not is_running(check))  # without the event loop, which learns of its end while it closes
+        await engine.aclose()
+        result = await call
+    assert result.error_type == "cancelled" and "closed" in result.text
 
 
 @needs_proc
