@@ -259,3 +259,30 @@ def test_many_values_with_many_alternatives_are_not_read_in_another_way():
     assert validator.validate(capability, {"numbers": ["1"] * 10}).validated_params == {"numbers": [1] * 10}
     [error] = validator.validate(capability, {"numbers": ["1"] * 1_000}).errors
     assert error.message == "the arguments match none of the allowed forms."
+
+
+def test_many_values_are_not_compared_with_other_spellings_of_many_options():
+    names = {"type": "array", "items": {"enum": [f"Name {number}" for number in range(9_000)]}}
+    capability = ToolCapability("choose", "", {"type": "object", "properties": {"names": names}})
+    validator = ToolParameterValidator()
+    assert validator.validate(capability, {"names": ["name 8999"] * 20}).validated_params == {
+        "names": ["Name 8999"] * 20
+    }
+    assert validator.validate(capability, {"names": ["Name 8999"] * 10_000}).is_valid
+    [error] = validator.validate(capability, {"names": ["name 8999"] * 10_000}).errors
+    assert error.message == "the arguments match none of the allowed forms."
+
+
+def test_of_many_wrong_or_missing_names_only_some_are_explained():
+    names = {f"name_{number}": {"type": "string"} for number in range(3_000)}
+    schema = {"type": "object", "properties": names, "additionalProperties": False}
+    validator, unknown = ToolParameterValidator(), {f"nam_{number}": "x" for number in range(300)}
+    errors = validator.validate(ToolCapability("write", "", schema), unknown).errors
+    assert len(errors) == 20 and "did you mean 'name_" in errors[0].hint.lower()
+    open_schema = {"type": "object", "properties": names}
+    assert len(ToolParameterValidator(strict=True).validate(ToolCapability("a", "", open_schema), unknown).errors) == 20
+    rows = {"type": "array", "items": {"type": "object", "required": list(names)}}
+    capability = ToolCapability("save", "", {"type": "object", "properties": {"rows": rows}})
+    [error] = validator.validate(capability, {"rows": [{}] * 1_000}).errors
+    assert error.message == "the arguments match none of the allowed forms."
+    assert validator.validate(capability, {"rows": [{}]}).errors[0].path == "rows[0].name_0"
