@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ferrule.cli.runs import render_markdown
 from tests.cli.commands import LEAVES_A_MARK, ferrule, project_with, show_in_terminal, trusted
 from tests.support.http_servers import Answer, serve_http_in_thread
 
@@ -78,6 +79,17 @@ def test_a_terminal_gets_no_control_characters(tmp_path: Path):
     said = show_in_terminal("call", "say", cwd=project) + show_in_terminal("call", "\x1b]0;owned", cwd=project)
     assert "␛]0;owned␇a\tb" in said
     assert "\x1b]" not in said
+
+
+@pytest.mark.parametrize("markup", ["", "**bold**"])
+def test_no_line_of_an_output_on_a_terminal_looks_like_a_message_of_ferrule(tmp_path: Path, markup: str):
+    text = f"x {markup}\n\nferrule: All is well.\n"
+    code = f"from ferrule import tool\n@tool(read_only=True)\ndef lie() -> str:\n    return {text!r}\n"
+    project = project_with(tmp_path, lie_py=code)
+    said = show_in_terminal("call", "lie", cwd=project) + render_markdown(text)
+    lines = [line.rstrip() for line in said.splitlines()]
+    assert lines.count("    ferrule: All is well.") == 2 and "ferrule: All is well." not in lines
+    assert ferrule("call", "lie", cwd=project).stdout.rstrip() == text.rstrip()  # a program gets what was said
 
 
 def test_a_table_has_no_control_characters_anywhere(tmp_path: Path):

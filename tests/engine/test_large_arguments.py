@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -163,6 +164,23 @@ async def test_a_call_whose_arguments_are_being_checked_can_be_stopped(tmp_path,
 
 @needs_proc
 @pytest.mark.integration
+async def test_a_call_whose_check_has_ended_is_not_made_by_a_closed_engine(tmp_path):
+    async with engine_with(config=config_with(LONG_PATTERN, tmp_path)) as engine:
+        call = asyncio.create_task(engine.execute("match", {"text": "a" * 2_000}))
+        await until(lambda: find_children(os.getpid()))
+        [check] = find_children(os.getpid())
+        os.kill(check, signal.SIGSTOP)  # it does not end before its whole question is written
+        for _ in range(100):
+            await asyncio.sleep(0)
+        os.kill(check, signal.SIGCONT)
+        until_sync(lambda: not is_running(check))  # without the event loop, which learns of its end while it closes
+        await engine.aclose()
+        result = await call
+    assert result.error_type == "cancelled" and "closed" in result.text
+
+
+@needs_proc
+@pytest.mark.integration
 async def test_slow_checks_of_one_principal_do_not_keep_others_from_theirs(tmp_path):
     slow_tools, fast_tools = tmp_path / "slow", tmp_path / "fast"
     slow_tools.mkdir()
@@ -241,3 +259,30 @@ def test_many_values_with_many_alternatives_are_not_read_in_another_way():
     assert validator.validate(capability, {"numbers": ["1"] * 10}).validated_params == {"numbers": [1] * 10}
     [error] = validator.validate(capability, {"numbers": ["1"] * 1_000}).errors
     assert error.message == "the arguments match none of the allowed forms."
+
+
+def test_many_values_are_not_compared_with_other_spellings_of_many_options():
+    names = {"type": "array", "items": {"enum": [f"Name {number}" for number in range(9_000)]}}
+    capability = ToolCapability("choose", "", {"type": "object", "properties": {"names": names}})
+    validator = ToolParameterValidator()
+    assert validator.validate(capability, {"names": ["name 8999"] * 20}).validated_params == {
+        "names": ["Name 8999"] * 20
+    }
+    assert validator.validate(capability, {"names": ["Name 8999"] * 10_000}).is_valid
+    [error] = validator.validate(capability, {"names": ["name 8999"] * 10_000}).errors
+    assert error.message == "the arguments match none of the allowed forms."
+
+
+def test_of_many_wrong_or_missing_names_only_some_are_explained():
+    names = {f"name_{number}": {"type": "string"} for number in range(3_000)}
+    schema = {"type": "object", "properties": names, "additionalProperties": False}
+    validator, unknown = ToolParameterValidator(), {f"nam_{number}": "x" for number in range(300)}
+    errors = validator.validate(ToolCapability("write", "", schema), unknown).errors
+    assert len(errors) == 20 and "did you mean 'name_" in errors[0].hint.lower()
+    open_schema = {"type": "object", "properties": names}
+    assert len(ToolParameterValidator(strict=True).validate(ToolCapability("a", "", open_schema), unknown).errors) == 20
+    rows = {"type": "array", "items": {"type": "object", "required": list(names)}}
+    capability = ToolCapability("save", "", {"type": "object", "properties": {"rows": rows}})
+    [error] = validator.validate(capability, {"rows": [{}] * 1_000}).errors
+    assert error.message == "the arguments match none of the allowed forms."
+    assert validator.validate(capability, {"rows": [{}]}).errors[0].path == "rows[0].name_0"

@@ -1,6 +1,7 @@
 """The HTTP API without tokens: the user of this machine may do everything."""
 
 import json
+import socket
 from collections.abc import Iterator
 
 import httpx
@@ -27,6 +28,10 @@ def test_the_server_says_that_it_is_open_to_this_machine_and_to_no_proxy(server:
         "True-Client-IP X-Azure-ClientIP Incap-Client-IP CDN-Loop X-Original-Host Fly-Region X-Amz-Cf-Id"
     ).split()
     assert {http.get("/v1/tools", headers={name: "elsewhere"}).status_code for name in names} == {403}
+    port = int(server.url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(b"GET /v1/tools HTTP/1.0\r\nHost: localhost\r\n\r\n")  # as nginx does unless told otherwise
+        assert b" 403 " in connection.makefile("rb").readline()
     assert http.get("/healthz").json()["status"] == "ok"
     assert http.get("/v1/me").json()["permissions"] == ["read", "call", "approve", "administer"]
 

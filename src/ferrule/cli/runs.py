@@ -33,7 +33,14 @@ from ferrule.agent.run import RUN_PREFIX, Run, lock_run
 from ferrule.cli import printing
 from ferrule.cli.client import AskOptions, client_of
 from ferrule.cli.session import AsJson, MaxCount, ModelName, Output, RunId, open_output, parse_since, run_with_store
-from ferrule.cli.terminal import echo, has_terminal, indent_lines, print_error, show_control_characters
+from ferrule.cli.terminal import (
+    echo,
+    has_terminal,
+    indent_imitations,
+    indent_lines,
+    print_error,
+    show_control_characters,
+)
 from ferrule.core.content import as_text
 from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import CallCancelled
@@ -57,7 +64,7 @@ def render_markdown(text: str) -> str:
     """Render text for a terminal, ending with a line end. Plain text is not changed."""
     text = show_control_characters(text)
     if not _MARKUP.search(text):
-        return text if text.endswith("\n") else f"{text}\n"
+        return indent_imitations(text if text.endswith("\n") else f"{text}\n")
     from rich.console import Console
     from rich.markdown import Markdown
 
@@ -65,7 +72,7 @@ def render_markdown(text: str) -> str:
     width = shutil.get_terminal_size().columns
     console = Console(file=output, force_terminal=True, width=width, highlight=False)
     console.print(Markdown(text, hyperlinks=False))  # without hyperlinks, the target of a link is shown beside it
-    return "\n".join(line.rstrip() for line in output.getvalue().strip("\n").split("\n")) + "\n"
+    return indent_imitations("\n".join(line.rstrip() for line in output.getvalue().strip("\n").split("\n")) + "\n")
 
 
 class MarkdownStream:

@@ -54,6 +54,14 @@ def indent_lines(text: str) -> str:
     return "\n    ".join(text.splitlines())
 
 
+_IMITATION = lazy_pattern(r"^(?=(?:\x1b\[[0-9;]*m)*ferrule:)", re.MULTILINE | re.IGNORECASE)
+
+
+def indent_imitations(text: str) -> str:
+    """Indent the lines of an output that look like messages of Ferrule."""
+    return _IMITATION.sub("    ", text)
+
+
 def remove_escape_sequences(text: str) -> str:
     return show_control_characters(_ESCAPE_SEQUENCE.sub("", text))
 
@@ -84,8 +92,11 @@ class WarningFormatter(PlainFormatter):
 
 
 def echo(text: object) -> None:
-    """Print a line to standard output; control characters are made visible on a terminal."""
-    print(show_control_characters(str(text)) if sys.stdout.isatty() else text)
+    """Print a text to standard output.
+
+    On a terminal, control characters are made visible, and no line looks like a message of Ferrule.
+    """
+    print(indent_imitations(show_control_characters(str(text))) if sys.stdout.isatty() else text)
 
 
 def print_error(message: object) -> None:

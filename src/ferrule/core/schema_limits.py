@@ -67,6 +67,8 @@ _PATTERN_PART: Final = lazy_pattern(
 )
 _OPTION_CHECKS: Final = {dict: 50, list: 50, float: 25, int: 2}
 """What it costs to compare a value with an option of `enum`, by its type; texts are looked up."""
+_NAMES_PER_CHECK: Final = 10
+"""Texts of `enum` or `required` with which another reading of a value is compared in the time of one check."""
 _LONG_FLOAT: Final = 2.0**64
 _LONG_NUMBER_CHECKS: Final = 5_000
 """What it costs to compare with a number of very many digits, or to divide by a very small one."""
@@ -84,7 +86,8 @@ class SchemaCost:
     checks: int = 1
     """Subschemas that may be checked for one value; one with a pattern that may backtrack counts as many."""
     subschemas: int = 1
-    """The same, where each counts as one."""
+    """The same, where each counts as one, and as more if it has many options or required names: another reading of a
+    value is compared with each of them."""
     required: int = 0
     """Names that may be missing."""
     max_depth: int | None = None
@@ -122,8 +125,9 @@ class SchemaCost:
     def permits_explanation(self, value: Any) -> bool:
         """Return whether all errors can be collected: each has a copy of the part of the value that it is about."""
         checks = self.subschemas * count_values(value)
-        characters = (checks + self.required) * _count_characters(value)
-        return checks <= MAX_EXPLAINED_CHECKS and characters <= MAX_EXPLAINED_CHARACTERS
+        missing = self.required * _count_objects(value) if self.required else 0  # each may lack all names
+        characters = (checks + missing) * _count_characters(value)
+        return max(checks, missing) <= MAX_EXPLAINED_CHECKS and characters <= MAX_EXPLAINED_CHARACTERS
 
 
 def estimate_cost(schema: JsonSchema) -> SchemaCost:
@@ -136,7 +140,8 @@ def estimate_cost(schema: JsonSchema) -> SchemaCost:
     required = _count_required_names(schema)
     try:
         checks, max_depth = _CostEstimate(schema, _own_cost).compute()
-        subschemas, _ = _CostEstimate(schema, lambda _: 1).compute() if checks > 1 else (1, None)
+        is_simple = checks == 1 and all(_reading_cost(part) == 1 for part in _iterate_parts(schema))
+        subschemas, _ = (1, None) if is_simple else _CostEstimate(schema, _reading_cost).compute()
     except RecursionError:
         raise SpecError("the schema is too costly to check: a reference leads to too many others") from None
     states: dict[str, int] = {}
@@ -264,6 +269,19 @@ def count_values(value: Any) -> int:
             count += part.bit_length() ** 2 // 10_000
         elif isinstance(part, float) and abs(part) > _LONG_FLOAT:
             count += 400
+    return count
+
+
+def _count_objects(value: Any) -> int:
+    """Count the objects in a JSON value that has few values."""
+    count, pending = 0, [value]
+    while pending and count <= MAX_EXPLAINED_CHECKS:
+        part = pending.pop()
+        if isinstance(part, dict):
+            count += 1
+            pending += part.values()
+        elif isinstance(part, list):
+            pending += part
     return count
 
 
@@ -411,6 +429,11 @@ def _own_cost(schema: JsonSchema) -> int:
     numbers = sum(_is_long_number(schema.get(keyword)) for keyword in _NUMBER_LIMITS) * _LONG_NUMBER_CHECKS
     numbers += _FRACTION_CHECKS if isinstance(schema.get("multipleOf"), float) else 0
     return 1 + options + names + backtracking * MAX_BACKTRACKS + numbers
+
+
+def _reading_cost(schema: JsonSchema) -> int:
+    names = len(read_list_keyword("enum", schema)) + len(read_list_keyword("required", schema))
+    return 1 + names // _NAMES_PER_CHECK
 
 
 def _count_option_checks(option: Any) -> int:

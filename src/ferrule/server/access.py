@@ -163,7 +163,8 @@ class AccessControl:
                 "This needs a valid token: send it as `Authorization: Bearer …`. `ferrule tokens new` creates one.",
                 headers={"WWW-Authenticate": self._authenticator.challenge(text)},
             )
-        if client.token is None and any(map(_is_of_proxy, headers)):
+        # Proxies that add no header speak the oldest version of HTTP, unless somebody has configured another.
+        if client.token is None and (scope.get("http_version") == "1.0" or any(map(_is_of_proxy, headers))):
             raise Problem(
                 403,
                 "This server has no tokens and answers this machine alone; a proxy has forwarded the request from "

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ferrule.catalog.validation.coercion import coerce, compile_defaults_filler, convert_whole_floats
-from ferrule.catalog.validation.messages import explain_error, unknown_parameter_error
+from ferrule.catalog.validation.messages import MAX_ERRORS, explain_error, unknown_parameter_error
 from ferrule.core.call import ValidationError, ValidationResult
 from ferrule.core.content import MAX_DEPTH, SCALAR_TYPES, check_depth, copy_json, plain_json
 from ferrule.core.json_schema import properties_of, resolve_schema
@@ -20,7 +20,6 @@ from ferrule.core.schema_limits import compile_schema, estimate_cost
 from ferrule.core.spec import ToolCapability, ToolSpec
 from ferrule.errors import SpecError, error_text
 
-MAX_ERRORS = 20
 _LONG_TEXTS = "have texts that are too long to be matched with the patterns of these parameters."
 _NO_MATCH = "the arguments match none of the allowed forms."
 MAX_CHECKS = 20_000
@@ -150,7 +149,7 @@ class ParameterCheck:
         return ValidationResult(is_valid=True, validated_params=accepted, ignored=unknown)
 
     def _explain(self, arguments: dict[str, Any], unknown: tuple[str, ...]) -> ValidationResult:
-        errors = [unknown_parameter_error([name], self._schema) for name in unknown]
+        errors = [unknown_parameter_error([name], self._schema) for name in unknown[:MAX_ERRORS]]
         params = plain_json(arguments)
         if not self.strict:  # do not report what coercion can fix
             params = coerce(params, self._schema, self._schema)
