@@ -15,7 +15,8 @@ ROOTS = {"openai": "OpenAIError", "anthropic": "AnthropicError"}
 
 def public_errors(package: str) -> list[type[BaseException]]:
     sdk = import_module(package)
-    attributes = (getattr(sdk, name) for name in dir(sdk) if not name.startswith("_"))
+    # Names in lower case are objects that load the whole package when they are looked at.
+    attributes = (getattr(sdk, name) for name in dir(sdk) if name[0].isupper())
     return [kind for kind in attributes if isinstance(kind, type) and issubclass(kind, BaseException)]
 
 
