@@ -68,17 +68,27 @@ class DescriptionEngine:
         complete = self._describe_all_within(tools, budget_tokens)
         if complete is not None:
             return complete
-        page = _BudgetedDescription(budget_tokens, self._texts)
+        texts = self._texts
         core_tools = list(dict.fromkeys(self.tool_registry.find_tool(name) for name in core))
-        for tool in core_tools:
-            page.add(self._describe_tool(tool))
+        in_full, lines = [self._describe_tool(tool) for tool in core_tools], list[str]()
+        # Room for the end is reserved from the beginning.
+        remaining = budget_tokens - estimate_tokens(f"{texts.other_tools}:\n{texts.more}") - 2 * _SEPARATOR_TOKENS
+        remaining -= sum(estimate_tokens(text) + _SEPARATOR_TOKENS for text in in_full)
         relevant = self._find_relevant(query) if query else []
         others = [tool for tool in relevant or tools if tool not in core_tools]
         for tool in others[:_MAX_OTHER_TOOLS]:
-            in_full = bool(relevant) and page.add_if_it_fits(self._describe_tool(tool))
-            if not in_full and not page.add_line_if_it_fits(describe_in_one_line(tool.spec, self._texts)):
+            complete, line = self._describe_tool(tool), describe_in_one_line(tool.spec, texts)
+            if relevant and (cost := estimate_tokens(complete) + _SEPARATOR_TOKENS) <= remaining:
+                in_full.append(complete)
+            elif (cost := estimate_tokens(line + "\n")) <= remaining:
+                lines.append(line)
+            else:
                 break
-        return page.text(tool_count=len(tools))
+            remaining -= cost
+        end = [f"{texts.other_tools}:", *lines] if lines else []
+        if omitted := len(tools) - len(in_full) - len(lines):
+            end.append(texts.more.format(count=omitted))
+        return SEPARATOR.join([*in_full, *(["\n".join(end)] if end else [])])
 
     # As schemas
 
@@ -131,44 +141,6 @@ class DescriptionEngine:
         # Twice as many as shown: some may be core tools, some may not be the first candidate of their id.
         hits = self._index.search(query, 2 * _MAX_OTHER_TOOLS)
         return [hit.tool for hit in hits if self.tool_registry.get(hit.tool.id) is hit.tool]
-
-
-class _BudgetedDescription:
-    """Tools in full, then others with one line each, then the number of the rest, within a budget of tokens."""
-
-    def __init__(self, budget_tokens: int, texts: DescriptionTexts) -> None:
-        self._texts = texts
-        self._in_full: list[str] = []
-        self._lines: list[str] = []
-        # Room for the end is reserved from the beginning.
-        end = estimate_tokens(f"{texts.other_tools}:\n{texts.more}") + 2 * _SEPARATOR_TOKENS
-        self._remaining = budget_tokens - end
-
-    def add(self, text: str) -> None:
-        """Add a tool in full, even if it exceeds the budget."""
-        self._in_full.append(text)
-        self._remaining -= estimate_tokens(text) + _SEPARATOR_TOKENS
-
-    def add_if_it_fits(self, text: str) -> bool:
-        if estimate_tokens(text) + _SEPARATOR_TOKENS > self._remaining:
-            return False
-        self.add(text)
-        return True
-
-    def add_line_if_it_fits(self, line: str) -> bool:
-        cost = estimate_tokens(line + "\n")
-        if cost > self._remaining:
-            return False
-        self._lines.append(line)
-        self._remaining -= cost
-        return True
-
-    def text(self, tool_count: int) -> str:
-        """Return the page, with the number of the tools that are not on it."""
-        end = [f"{self._texts.other_tools}:", *self._lines] if self._lines else []
-        if omitted := tool_count - len(self._in_full) - len(self._lines):
-            end.append(self._texts.more.format(count=omitted))
-        return SEPARATOR.join([*self._in_full, *(["\n".join(end)] if end else [])])
 
 
 # The text of one tool

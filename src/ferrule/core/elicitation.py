@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from ferrule.core.json_schema import properties_of
 from ferrule.errors import CallCancelled
 
 if TYPE_CHECKING:
@@ -54,14 +55,6 @@ Raises `CallCancelled` when the user did neither.
 """
 
 
-def _fill_in_defaults(content: dict[str, Any], question: Elicitation) -> dict[str, Any]:
-    fields = (question.schema or {}).get("properties") or {}
-    defaults = {
-        name: field["default"] for name, field in fields.items() if isinstance(field, dict) and "default" in field
-    }
-    return {**defaults, **content}
-
-
 def elicitation_callback(tool_id: str, on_elicit: OnElicit) -> ElicitationFnT:
     """Return the callback for the MCP SDK that asks through `on_elicit`."""
     from mcp.types import ElicitRequestURLParams, ElicitResult
@@ -95,6 +88,10 @@ def elicitation_callback(tool_id: str, on_elicit: OnElicit) -> ElicitationFnT:
             return ElicitResult(action="cancel")
         if content is None:
             return ElicitResult(action="decline")
-        return ElicitResult(action="accept", content=None if question.url else _fill_in_defaults(content, question))
+        if question.url:
+            return ElicitResult(action="accept")
+        fields = properties_of(question.schema or {})
+        defaults = {n: each["default"] for n, each in fields.items() if isinstance(each, dict) and "default" in each}
+        return ElicitResult(action="accept", content={**defaults, **content})
 
     return ask

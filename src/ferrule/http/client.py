@@ -222,7 +222,9 @@ def _make_first_request(method: str, url: str, headers: Mapping[str, str], conte
 
     target = _parse_url(url)
     _check_url(target)
-    all_headers = httpx.Headers({**_DEFAULT_HEADERS, **trace_headers.get(), **_authorization_header(target)})
+    all_headers = httpx.Headers({**_DEFAULT_HEADERS, **trace_headers.get()})
+    if target.userinfo:
+        all_headers["Authorization"] = "Basic " + base64.b64encode(unquote_to_bytes(target.userinfo)).decode()
     for name, value in headers.items():
         _check_header(name, value)
         all_headers[name] = value.strip()
@@ -278,12 +280,6 @@ def _check_header(name: str, value: str) -> None:
     # The value may be a secret and is not part of the message.
     if not _HEADER_VALUE.fullmatch(value.strip()):
         raise Retry(f"the header {name!r} can only hold printable ASCII characters on one line.")
-
-
-def _authorization_header(url: httpx.URL) -> dict[str, str]:
-    if not url.userinfo:
-        return {}
-    return {"Authorization": "Basic " + base64.b64encode(unquote_to_bytes(url.userinfo)).decode()}
 
 
 def _parse_url(url: httpx.URL | str) -> httpx.URL:

@@ -102,10 +102,7 @@ def end_of_invalid_json(text: SourceText, at: int) -> int:
 
 
 def _iter_call_parts(value: Any, depth: int = 0) -> Iterator[Any]:
-    """Yield the single calls in lists and in the wrappers of APIs; a name and its arguments may be a list, too."""
-    if isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], dict):
-        yield {"name": value[0], "arguments": value[1]}
-        return
+    """Yield the single calls in lists and in the wrappers of APIs."""
     if isinstance(value, list) and depth < 4:
         for item in value:
             yield from _iter_call_parts(item, depth + 1)
@@ -137,8 +134,6 @@ class _CallConverter:
             part = inner
         name = _find_tool_name(part, self.tools)
         key = next((k for k in _ARGUMENTS_KEYS if k in part and part[k] != name), None)
-        if name and key is None and (flat := _arguments_beside_name(part, name, self.tools)):
-            part, key = {"arguments": flat}, "arguments"
         if name is None or not (key or self.is_certain):
             yield from self._convert_keyed_calls(part)
             return
@@ -167,8 +162,6 @@ class _CallConverter:
     def _make_call(self, tool: CallableTool, arguments: Any, key: str | None) -> ToolCall:
         if isinstance(arguments, str):
             arguments = _arguments_from_text(arguments, tool, key)
-        if isinstance(arguments, list) and arguments:
-            arguments = _arguments_from_list(arguments, tool)
         if isinstance(arguments, dict) and arguments.keys() <= {"type", "properties", "required"}:
             arguments = unwrap_arguments({k: v for k, v in arguments.items() if k == "properties"} or arguments, tool)
         if any(arguments is container for container in self.unclosed):
@@ -185,15 +178,6 @@ def _find_tool_name(part: Mapping[str, Any], tools: KnownTools) -> str | None:
     return next((name for name in source if tools.find(name)), source[0] if source else None)
 
 
-def _arguments_beside_name(part: Mapping[str, Any], name: str, tools: KnownTools) -> dict[str, Any] | None:
-    """Read `{"name": "get_weather", "city": "Paris"}`: all required arguments, and nothing but arguments."""
-    tool = tools.find(name)
-    arguments = {key: value for key, value in part.items() if value != name or key not in _NAME_KEYS}
-    if tool is None or not set(tool.parameters.get("required") or ()) <= set(arguments) <= set(tool.properties):
-        return None
-    return arguments
-
-
 def _is_tool_schema(part: Mapping[str, Any], arguments: Any, tool: CallableTool) -> bool:
     """Return whether a model quotes the schema of a tool instead of calling it."""
     if not isinstance(arguments, dict) or arguments == {}:
@@ -201,19 +185,6 @@ def _is_tool_schema(part: Mapping[str, Any], arguments: Any, tool: CallableTool)
     members = arguments.get("properties") if "properties" not in tool.properties else None
     described = isinstance(members, dict) and all(isinstance(member, dict) for member in members.values())
     return described or arguments == tool.parameters or ("description" in part and "type" in arguments)
-
-
-def _arguments_from_list(items: list[Any], tool: CallableTool) -> Any:
-    """Read a list of values in the order of the parameters, or of an object for each argument."""
-    names = list(tool.properties)
-    if not any(isinstance(item, dict) for item in items):
-        return dict(zip(names, items, strict=False)) if len(items) <= len(names) else items
-    if not all(isinstance(item, dict) for item in items):
-        return items
-    members = [{item["name"]: item["value"]} if item.keys() == {"name", "value"} else item for item in items]
-    pairs = [pair for member in members for pair in member.items()]
-    merged = dict(pairs)
-    return merged if merged.keys() <= tool.properties.keys() and len(merged) == len(pairs) > 0 else items
 
 
 def _arguments_from_text(source: str, tool: CallableTool, key: str | None) -> Any:

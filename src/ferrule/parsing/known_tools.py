@@ -61,16 +61,6 @@ class KnownTools:
                 return tool
         return None
 
-    def find_by_arguments(self, arguments: Iterable[str]) -> CallableTool | None:
-        """Return the only tool that takes these arguments and needs no others."""
-        names = set(arguments)
-        fitting = {
-            tool.name: tool
-            for tool in self._by_name.values()
-            if names and set(tool.parameters.get("required") or ()) <= names <= set(tool.properties)
-        }
-        return next(iter(fitting.values())) if len(fitting) == 1 else None
-
     def has_similar(self, raw_name: str, arguments: Iterable[str]) -> bool:
         """Return whether a tool with a similar name takes these arguments: then the text is probably a call."""
         names = similar_names(unescape_name(raw_name), self._by_name, limit=1)
@@ -111,18 +101,7 @@ def unescape_name(raw_name: str) -> str:
 
 # Arguments that were written as plain text, between tags: their type is in the tool's schema.
 
-_PYTHON_TYPES: dict[str, tuple[type, ...]] = {
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
-    "float": (int, float),
-    "boolean": (bool,),
-    "object": (dict,),
-    "dict": (dict,),
-    "array": (list,),
-    "tuple": (list,),
-    "null": (type(None),),
-}
+_TYPE_NAMES = {str: "string", bool: "boolean", int: "integer", float: "number", dict: "object", list: "array"}
 _MAX_DEPTH = 8
 _WRAPPER_NAMES = frozenset({"arguments", "parameters", "properties", "input", "args"})
 
@@ -130,8 +109,7 @@ _WRAPPER_NAMES = frozenset({"arguments", "parameters", "properties", "input", "a
 def parse_argument(raw_text: str, tool: CallableTool, parameter: str, *, is_text: bool = False) -> Any:
     """Return the value of a parameter: text stays text if the schema accepts text.
 
-    A value of a wrong type stays text too: the validator explains it better. `is_text` is what the model declared, for
-    parameters that the schema does not contain.
+    `is_text` is what the model declared, for parameters that the schema does not contain.
     """
     kinds = _schema_types(tool.properties.get(parameter), dict(tool.parameters))
     if is_text and not kinds:
@@ -142,9 +120,7 @@ def parse_argument(raw_text: str, tool: CallableTool, parameter: str, *, is_text
         value = _parse_value(raw_text, kinds)
     except LiteralError:
         return raw_text
-    if not kinds:
-        return raw_text if isinstance(value, str) else value
-    return value if any(_has_type(value, kind) for kind in kinds) else raw_text
+    return raw_text if isinstance(value, str) else value
 
 
 def _parse_value(raw_text: str, kinds: set[str]) -> Any:
@@ -180,21 +156,13 @@ def _schema_types(schema: Any, root: dict[str, Any], depth: int = 0) -> set[str]
         for part in branch.get("allOf") or () if depth < _MAX_DEPTH else ():
             types |= _schema_types(part, root, depth + 1)
         for option in [branch["const"]] if "const" in branch else branch.get("enum") or ():
-            types.update(name for name in _PYTHON_TYPES if _has_type(option, name))
+            types.add(_TYPE_NAMES.get(type(option), "null"))
     return types
 
 
 def _could_be_other_type(raw_text: str, kinds: set[str]) -> bool:
     """Recognize null, objects and lists by their form, where the schema accepts them beside text."""
     raw_text = raw_text.strip()
-    return ("null" in kinds and raw_text in ("null", "None")) or (
-        raw_text[:1] in ("{", "[") and bool(kinds & {"object", "array"})
-    )
-
-
-def _has_type(value: Any, kind: str) -> bool:
-    if isinstance(value, bool):
-        return kind == "boolean"
-    if kind == "integer" and isinstance(value, float):
-        return value.is_integer()
-    return kind not in _PYTHON_TYPES or isinstance(value, _PYTHON_TYPES[kind])
+    return ("null" in kinds and raw_text in ("null", "None")) or {"{": "object", "[": "array"}.get(
+        raw_text[:1]
+    ) in kinds

@@ -36,8 +36,8 @@ def read_list(text: SourceText, at: int, stop: int, tools: KnownTools) -> CallsA
     calls: list[ToolCall] = []
     end = at + 1
     while (read := _read_item(text, text.skip(BETWEEN_CALLS, end, stop), stop, tools)) is not None:
-        calls += read[0]
-        end = read[1]
+        call, end = read
+        calls.append(call)
     end = text.skip(BETWEEN_CALLS, end, stop)
     closed = _LIST_END.match(text.whole, end, stop)
     if calls and closed:
@@ -46,28 +46,12 @@ def read_list(text: SourceText, at: int, stop: int, tools: KnownTools) -> CallsA
     return None
 
 
-def _read_item(text: SourceText, at: int, stop: int, tools: KnownTools) -> CallsAndEnd | None:
+def _read_item(text: SourceText, at: int, stop: int, tools: KnownTools) -> tuple[ToolCall, int] | None:
     quote = text.whole[at : at + 1] if text.whole[at : at + 1] in _ITEM_QUOTES else ""
-    quoted = _read_quoted_calls(text, at, stop, tools) if quote in ("'", '"') else None
-    if quoted and not any(call.error for call in quoted[0]):
-        return quoted
-    # Not quoted; in backticks; or with the same quotes inside the call as around it.
     read = read_statement(text, at + len(quote), stop, tools)
-    if read is None or not text.whole.startswith(quote, read[1]) or (quoted and read[0].error):
-        return quoted
-    return [read[0]], read[1] + len(quote)
-
-
-def _read_quoted_calls(text: SourceText, at: int, stop: int, tools: KnownTools) -> CallsAndEnd | None:
-    try:
-        content, end = LiteralReader(text, stop).read_string(at)
-    except LiteralError:
+    if read is None or not text.whole.startswith(quote, read[1]):
         return None
-    inner = SourceText(content)
-    read = read_calls(inner, 0, inner.end, tools)
-    text.spend_effort(inner.effort + len(content) // 64)
-    is_complete = read is not None and inner.skip(BETWEEN_CALLS, read[1]) == inner.end
-    return (read[0], end) if read and is_complete else None
+    return read[0], read[1] + len(quote)
 
 
 def read_calls(text: SourceText, at: int, stop: int, tools: KnownTools) -> CallsAndEnd | None:
@@ -142,14 +126,7 @@ class _ArgumentParser:
                 )
 
     def _read_argument(self, at: int, unnamed: list[Any], named: dict[str, Any]) -> int:
-        whole = self._text.whole
-        if whole.startswith("**", at):
-            value, end = self._literals.read_value(at + 2)
-            if not isinstance(value, dict):
-                raise LiteralError("** needs an object", at)
-            named.update(value)
-            return end
-        keyword = _KEYWORD.match(whole, at, self._stop)
+        keyword = _KEYWORD.match(self._text.whole, at, self._stop)
         if keyword is None:
             value, end = self._literals.read_value(at)
             unnamed.append(value)

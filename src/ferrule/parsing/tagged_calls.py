@@ -68,7 +68,7 @@ _CLOSING = tuple(lazy_pattern(closing) for _, closing in _TAGS)
 _FENCE = lazy_pattern(r"\s*```[a-z]*\s*")
 _BEFORE_JSON = lazy_pattern(
     r"(?:to=|call:|function<[|｜]tool▁sep[|｜]>)?"
-    r"(?P<name>[^\W\d][\w./\\-]*+|\d{1,4}(?=<\|tool_call_argument_begin\|>))(?::\d+)?\s*+"
+    r"(?P<name>[^\W\d][\w./\\-]*+)(?::\d+)?\s*+"
     r"(?:<[|｜]tool▁sep[|｜]>|(?:\[CALL_ID\]\w+)?\[ARGS\]|<\|tool_call_argument_begin\|>|<\|content\|>|✿ARGS✿[:：]"
     r"|(?:<\|(?:channel|constrain)\|>[^<\n]*+|code|json|[ \t])*<\|message\|>)?\s*+(?:```(?:json)?\s*+)?(?=\{)"
 )
@@ -185,12 +185,7 @@ def _read_named_json(text: SourceText, at: int, stop: int, tools: KnownTools) ->
     except LiteralError as failure:
         text.record_failure(at, failure.at)
         return [tools.invalid_call(name, failure.reason, text.excerpt(at, stop))], max(stop, body)
-    if name.isdecimal():  # Kimi: a number instead of a name
-        tool = tools.find_by_arguments(value) if isinstance(value, dict) else None
-        if tool is None:
-            return None
     if literals.unclosed or not isinstance(value, dict):
-        name = tool.name if tool else name
         return [tools.invalid_call(name, "a closing bracket is missing", text.excerpt(at, end))], end
     if tool is None:
         return [tools.unknown_tool_call(name, text.excerpt(at, end))], end

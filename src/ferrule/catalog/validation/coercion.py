@@ -178,13 +178,17 @@ def compile_defaults_filler(schema: JsonSchema, *, only_required: bool = False) 
     return _DefaultsFiller(schema, only_required).fill if _has_default(schema) else None
 
 
+_WITH_PARTS = frozenset({"properties", "items", "anyOf", "oneOf"})
+"""Keywords of schemas whose values may have defaults inside."""
+
+
 class _DefaultsFiller:
     """Fills in the defaults of a schema, whose parts it reads when a value needs them: they may contain themselves."""
 
     def __init__(self, root: JsonSchema, only_required: bool) -> None:
         self._root, self._only_required = root, only_required
-        self._parts: dict[int, tuple[JsonSchema, dict[str, Any]]] = {}
-        """By the id of a schema: the schema behind its references and `X | null`, and its defaults."""
+        self._parts: dict[int, tuple[JsonSchema, dict[str, Any], list[str]]] = {}
+        """By the id of a schema: the one behind its references and `X | null`, its defaults, and names with more."""
 
     def fill(self, value: Any) -> Any:
         return self._fill(value, self._root)
@@ -194,21 +198,21 @@ class _DefaultsFiller:
             return value
         if id(schema) not in self._parts:
             self._parts[id(schema)] = self._read(schema)
-        plain, defaults = self._parts[id(schema)]
+        plain, defaults, nested = self._parts[id(schema)]
         if isinstance(value, list):
             items = plain.get("items")
             return [self._fill(item, items) for item in value] if isinstance(items, dict) else value
         properties = properties_of(plain)
         filled = dict(value)
-        for name, item in value.items():
-            if isinstance(item, (dict, list)):
-                filled[name] = self._fill(item, properties.get(name))
         for name, default in defaults.items():
             if name not in filled:
-                filled[name] = self._fill(copy.deepcopy(default), properties[name])
+                filled[name] = copy.deepcopy(default) if isinstance(default, (dict, list)) else default
+        for name in nested:
+            if name in filled:
+                filled[name] = self._fill(filled[name], properties[name])
         return filled
 
-    def _read(self, schema: JsonSchema) -> tuple[JsonSchema, dict[str, Any]]:
+    def _read(self, schema: JsonSchema) -> tuple[JsonSchema, dict[str, Any], list[str]]:
         plain = resolve_schema(schema, self._root)
         for _ in range(MAX_REFERENCES):
             options = plain.get("anyOf") or plain.get("oneOf")
@@ -219,11 +223,12 @@ class _DefaultsFiller:
             plain = resolve_schema(real[0], self._root) if len(real) == 1 else {}
         required = plain.get("required") or ()
         inner = {name: resolve_schema(prop, self._root) for name, prop in properties_of(plain).items()}
-        return plain, {
+        defaults = {
             name: prop["default"]
             for name, prop in inner.items()
             if "default" in prop and (name in required or not self._only_required)
         }
+        return plain, defaults, [name for name, prop in inner.items() if not _WITH_PARTS.isdisjoint(prop)]
 
 
 def _has_default(schema: JsonSchema) -> bool:
