@@ -290,7 +290,7 @@ async def test_the_event_after_a_call_has_the_call_and_the_result_has_the_ids_of
     async with ToolEngine() as engine:
         engine.subscribe(events.append, {ToolEngineEventType.AFTER_TOOL_CALL})
         result = await engine.execute("echo", {"message": "x"}, context)
-        await engine.execute("nothing", {"secret": "x"})
+        await engine.execute("nothing", {"text": "x"})
     data = events[0].data
     assert (data["params"], data["context"].tool_call_id, data["result"].success) == (
         {"message": "x"},
@@ -298,7 +298,7 @@ async def test_the_event_after_a_call_has_the_call_and_the_result_has_the_ids_of
         True,
     )
     assert (result.name, result.tool_call_id, result.error) == ("echo", "call_123", None)
-    assert events[1].data["params"] == {"secret": "[not recorded]"}
+    assert events[1].data["params"] == {"text": "[not recorded]"}
 
 
 # 000 §2 to §4 and 004: plans
