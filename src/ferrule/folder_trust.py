@@ -64,12 +64,12 @@ class FolderTrust:
 
 
 def trust_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder with one file for each trusted folder."""
+    """Return the folder with one file for each trusted folder."""
     return settings_directory(environ) / "trusted"
 
 
 def read_folder_trust(folder: Path) -> FolderTrust:
-    """The record of a folder; an empty one when there is none, it is damaged, or it is about another folder."""
+    """Return the record of a folder; an empty one when there is none, it is damaged, or it is about another folder."""
     folder = Path(os.path.realpath(folder))
     record, identity = _parse_trust(_trust_path(folder)), _identify(folder)
     if record is None or record.folder != folder:
@@ -80,7 +80,7 @@ def read_folder_trust(folder: Path) -> FolderTrust:
 
 
 def _identify(folder: Path) -> str:
-    """The device is not part of it: its number may change whenever file systems are mounted."""
+    """Identify a folder without its device, whose number may change whenever file systems are mounted."""
     try:
         status = folder.stat()
     except OSError:
@@ -89,7 +89,7 @@ def _identify(folder: Path) -> str:
 
 
 def _is_same_folder(before: str, now: str) -> bool:
-    """Whether no other user has replaced a folder.
+    """Return whether no other user has replaced a folder.
 
     One of this user or of root, who could change its files as well, may be another: a new clone, or a copy of it
     in the layers of a container image.
@@ -99,7 +99,7 @@ def _is_same_folder(before: str, now: str) -> bool:
 
 
 def list_trusted_folders() -> list[FolderTrust]:
-    """The trusted folders, by path."""
+    """Return the trusted folders, by path."""
     records = [_parse_trust(path) for path in trust_directory().glob("*.json")]
     return sorted((r for r in records if r is not None and r.is_trusted), key=lambda record: record.folder)
 
@@ -167,13 +167,13 @@ def untrusted_error(folder: Path) -> SetupError:
 
 
 def how_to_trust(folder: Path) -> str:
-    """The end of a message about a folder that is not trusted."""
+    """Return the end of a message about a folder that is not trusted."""
     reason = f"{REPLACED} " if read_folder_trust(folder).was_replaced else ""
     return f"{reason}Look at its files, then run: ferrule trust {shlex.quote(str(folder))}"
 
 
 def read_trusted_project(path: Path) -> FerruleConfig:
-    """The project of a folder, with or without a `ferrule.toml`, if the folder is trusted.
+    """Return the project of a folder, with or without a `ferrule.toml`, if the folder is trusted.
 
     Whoever names a file decides that it is used, as `--config` does. In a folder without a project, nothing is read,
     now or later.
@@ -194,7 +194,7 @@ def read_trusted_project(path: Path) -> FerruleConfig:
 
 
 def without_tool_sources(config: ToolEngineConfig) -> ToolEngineConfig:
-    """The configuration without folders of tools and skills, MCP servers and OpenAPI documents."""
+    """Return the configuration without folders of tools and skills, MCP servers and OpenAPI documents."""
     return replace(config, tools_directory=NO_FOLDER, skills_directories=(), mcp_file=None, openapi=())
 
 
@@ -202,7 +202,7 @@ def without_tool_sources(config: ToolEngineConfig) -> ToolEngineConfig:
 
 
 def read_servers(config: FerruleConfig) -> dict[str, McpServerConfig]:
-    """The servers of a project's `mcp.json`, as they are written: no variable is filled in."""
+    """Return the servers of a project's `mcp.json`, as they are written: no variable is filled in."""
     file = config.engine_config_with_paths.mcp_file
     # A file that is not trusted may name a device, which has no end.
     tools = McpFileSource(file).load().tools if file is not None and Path(file).is_file() else ()
@@ -210,7 +210,7 @@ def read_servers(config: FerruleConfig) -> dict[str, McpServerConfig]:
 
 
 def describe_contents(config: FerruleConfig) -> list[str]:
-    """What the files of a project would run or reach, one line each. Nothing is run to find out."""
+    """Return what the files of a project would run or reach, one line each. Nothing is run to find out."""
     settings = config.engine_config_with_paths
     tools = Path(settings.tools_directory)
     yaml_tools = DirectorySource(tools, files=partial(tool_files, suffixes=YAML_SUFFIXES)).load().tools
@@ -230,13 +230,13 @@ def describe_contents(config: FerruleConfig) -> list[str]:
 
 
 def describe_server(name: str, server: McpServerConfig) -> str:
-    """A server's command or address on one line, without its secrets."""
+    """Return a server's command or address on one line, without its secrets."""
     words = [server.location, *map(shlex.quote, server.args)]
     return Redaction().redact_text(f"{name}: {' '.join(words)}")
 
 
 def _digest_by_field(server: McpServerConfig) -> dict[str, str]:
-    """What an entry consists of, by names that may be shown."""
+    """Return what an entry consists of, by names that may be shown."""
     values = {
         "command": server.command,
         "args": server.args,
@@ -252,7 +252,7 @@ def _digest_by_field(server: McpServerConfig) -> dict[str, str]:
 
 
 def describe_changes(name: str, server: McpServerConfig, record: FolderTrust) -> str:
-    """A server that is new or changed: its command, and the names of everything else that its entry has or changes."""
+    """Describe a new or changed server by its command and by the names of what else its entry has or changes."""
     before, current = record.parts.get(name), _digest_by_field(server)
     if before is None:
         groups = {"new, with": [part for part in current if part not in ("command", "args", "url")]}

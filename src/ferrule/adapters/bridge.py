@@ -57,7 +57,7 @@ class LibraryBridge:
         return [schema["function"] for schema in self._library.schemas(principal=self._principal)]
 
     def context(self, *, run: object, conversation_id: str | None, **variables: Any) -> ToolExecutionContext:
-        """The context of a call in a run. A run is identified by a text, or by an object that its calls share."""
+        """Return the context of a call in a run, identified by a text or by an object that the calls of a run share."""
         return ToolExecutionContext(
             caller_id=self._framework,
             caller_type=CALLER_CONVERSATION_AGENT,
@@ -136,7 +136,7 @@ class LibraryBridge:
         return loop
 
     def _open(self) -> asyncio.AbstractEventLoop:
-        """The event loop that the library is open on. Opens the library in a thread if necessary."""
+        """Return the event loop that the library is open on. Opens the library in a thread if necessary."""
         with _open_lock:
             if self._library.engine.loop is None:
                 # The thread ends with the program and does not close the library; no record is lost.
@@ -174,7 +174,7 @@ class LibraryThread:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="ferrule-library", daemon=True)
 
     def start(self) -> None:
-        """Returns when the library is open; raises the error that prevented it."""
+        """Wait until the library is open. Raises the error that prevented it."""
         self._thread.start()
         self._opened.result()
 
@@ -211,7 +211,7 @@ class RunMemories:
         self._memories: OrderedDict[Any, tuple[object, RunMemory]] = OrderedDict()
 
     def of(self, run: object) -> RunMemory:
-        """The memory of a run, identified by a text, or by an object that is the same for all its calls."""
+        """Return the memory of a run, identified by a text, or by an object that is the same for all its calls."""
         key = run if isinstance(run, str) else id(run)
         with self._lock:
             if key not in self._memories:
@@ -227,7 +227,7 @@ class RunMemories:
 
 
 def select_visible_parts(result: ToolExecutionResult) -> list[Content]:
-    """What a model should see of a result that has more than text; the text comes first unless it only lists parts."""
+    """Return what a model should see of a result with more than text: the text first, unless it only lists parts."""
     is_parts_only = set(result.output) == {"content"}
     kinds = (Image, Audio, Text, Resource) if is_parts_only else (Image, Audio)
     parts = [part for part in result.content if isinstance(part, kinds)]
@@ -235,7 +235,7 @@ def select_visible_parts(result: ToolExecutionResult) -> list[Content]:
 
 
 def convert_part_to_text(part: Content) -> str:
-    """A part as text, for a model that cannot see it."""
+    """Return a part as text, for a model that cannot see it."""
     return part.text if isinstance(part, Text) else as_text(describe_part(part))
 
 

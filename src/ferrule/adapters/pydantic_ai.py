@@ -98,7 +98,7 @@ def _convert_part(part: Content) -> Any:
 
 
 async def tools_of_toolset(toolset: Any, *, deps: Any = None) -> list[Tool]:
-    """The tools a pydantic-ai toolset of any kind lists for an agent with these `deps`: `library.register(*tools)`."""
+    """Return the tools that a pydantic-ai toolset lists for an agent with these `deps`: `library.register(*tools)`."""
     entered = OpenToolset(toolset)
     await entered.wait_until_ready()
     try:

@@ -460,7 +460,7 @@ def _may_continue_call(text: str) -> bool:
 MAX_OUTPUT_ATTEMPTS: Final = 3
 """The run is stopped after this many answers that are not of the type."""
 _WRAPPER: Final = "answer"
-"""The property that holds an answer that is no object: the APIs of models enforce only schemas of objects."""
+"""The property for an answer that is not an object: the APIs of models enforce only schemas of objects."""
 _MAX_PROBLEMS: Final = 10
 
 

@@ -356,7 +356,7 @@ class ResolvedCall:
     call: ToolCall
     """As it is executed: without `call_tool` around it."""
     target: tuple[Tool, ToolCapability] | None = None
-    """None if there is no such tool."""
+    """None for an unknown tool."""
     candidates: Sequence[tuple[Tool, ToolCapability]] = ()
     """All tools that may be tried for this call, in order."""
 

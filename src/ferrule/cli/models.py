@@ -214,7 +214,6 @@ def evaluate(
 
     Exit codes: 0 all trials passed, 1 some failed, 2 wrong usage.
     """
-
     from ferrule.cli.ask import select_model
     from ferrule.evaluation import Evaluator, read_suite
     from ferrule.library.library import UnifiedToolLibrary

@@ -110,7 +110,6 @@ def clean_store(
 
     Runs that wait for you or are in progress stay, with their calls.
     """
-
     limit = parse_since(older_than, "--older-than") or datetime.now(UTC)
     report = run_with_store(context.obj, lambda store: store.delete_records(older_than=limit, dry_run=dry_run))
     if as_json:
@@ -167,7 +166,6 @@ def show_costs(
     as_json: AsJson = False,
 ) -> None:
     """Show what calls of paid tools and replies of models cost. Prices are of the time of the call."""
-
     if by not in COST_GROUPS:
         fail(f"--by takes {', '.join(COST_GROUPS)}, not {by!r}.{did_you_mean(by, COST_GROUPS)}")
     group: Any = by
@@ -200,7 +198,6 @@ def show_costs(
 
 def show_budgets(context: typer.Context, as_json: AsJson = False) -> None:
     """Show the budgets of ferrule.toml, and what was spent of each."""
-
     spending = run_with_store(context.obj, lambda store: store.query(list_spending))
     budgets = [
         {**asdict(budget), "spending": [asdict(state) for state in spending if state.budget == budget.name]}

@@ -49,7 +49,6 @@ def call(
     Exit codes: 0 success, 1 the tool failed, 2 wrong arguments, 3 no such tool, 4 timed out, 5 rejected,
     6 not permitted, 8 waits for approval, 130 stopped by Ctrl-C.
     """
-
     options = CallOptions(action=action, timeout=timeout, approval=approval, shows_progress=not as_json)
     values = parse_arguments(arguments or (), params)
     result, described, whole_output = client_of(context, local_only=("output",)).call(name, values, options)

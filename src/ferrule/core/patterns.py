@@ -10,7 +10,8 @@ _METHODS = ("search", "match", "fullmatch", "split", "findall", "finditer", "sub
 
 class LazyPattern:
     """Stands for a compiled pattern. The first use of a method compiles it, and keeps the compiled pattern's methods
-    as attributes, so that later uses cost as much as those of a pattern of `re`."""
+    as attributes, so that later uses cost as much as those of a pattern of `re`.
+    """
 
     def __init__(self, pattern: str | bytes, flags: int) -> None:
         self.pattern = pattern

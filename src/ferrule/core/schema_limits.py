@@ -446,7 +446,8 @@ def _is_long_number(value: Any) -> bool:
 
 def _needs_backtracking(pattern: str) -> bool:
     """Return whether a pattern needs the engine that goes back: for a look around, a reference to a group, or a
-    possessive quantifier (`a++`)."""
+    possessive quantifier (`a++`).
+    """
     if "(?" in pattern or any(f"\\{digit}" in pattern for digit in "123456789k"):
         return True
     is_after_quantifier = False

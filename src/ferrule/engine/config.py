@@ -22,7 +22,7 @@ class ToolEngineConfig:
     """Where tools are found and under which rules they are run."""
 
     tools_directory: str = "tools"
-    """YAML and Python files of tools, whose Python files are executed. A folder that does not exist yet is no error."""
+    """YAML and Python files of tools, whose Python files are executed. The folder may be missing."""
     skills_directories: tuple[str, ...] = ()
     """Folders of skills: Python classes and folders with a SKILL.md."""
     mcp_file: str | None = None

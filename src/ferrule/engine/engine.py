@@ -82,7 +82,8 @@ class ToolEngine:
         Without a `config`, no folder is read: `./tools` may belong to any user. A config that a program passes is the
         program's word, and its folders are read.
 
-        `on_elicit` asks the user what an MCP server wants to know; without it, such questions are declined."""
+        `on_elicit` asks the user what an MCP server wants to know; without it, such questions are declined.
+        """
         self.config = config or ToolEngineConfig()
         self._has_own_config = config is not None
         self.registry = registry if registry is not None else ToolRegistry()
@@ -307,7 +308,7 @@ class ToolEngine:
         return self._pipeline.abandoned_tasks.tool_names
 
     def circuit_state(self, tool: Tool) -> str:
-        """`closed`: calls go through; `open`: the tool cannot be reached; `half_open`: one call may try."""
+        """Return `closed` (calls go through), `open` (the tool cannot be reached) or `half_open` (one call may try)."""
         return self._actions.breaker(tool.source, tool.id).state
 
     def share_circuits(self, on_open: Callable[[str, str], None]) -> Callable[[str, str, float], None]:
@@ -446,7 +447,7 @@ class ToolEngine:
         self.events.emit(ToolEngineEvent(event_type, request.tool_id, data={"request": request}, principal=principal))
 
     async def query_call_records(self, **filters: Any) -> list[ToolCallRecord]:
-        """Records of calls, newest first; see `ToolKnowledgeStore.query_call_records`."""
+        """Return records of calls, newest first; see `ToolKnowledgeStore.query_call_records`."""
         return await self.store.query_call_records(**filters)
 
     async def get_call_summary(self, conversation_id: str) -> ToolCallSummary:

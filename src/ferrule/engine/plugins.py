@@ -156,7 +156,7 @@ def find_plugin_entries() -> Sequence[EntryPoint]:
 
 @lru_cache(maxsize=1)
 def _read_plugin_entries(path: Sequence[str]) -> Sequence[EntryPoint]:
-    """Cached, because a file of each installed package is read."""
+    """Read the entry points once per path: there is a file of each installed package."""
     from importlib.metadata import entry_points  # takes 20 ms to import
 
     return tuple(entry_points(group=ENTRY_POINT_GROUP))
@@ -172,5 +172,5 @@ def _source_of(entry: EntryPoint) -> str:
 
 @lru_cache(maxsize=100)
 def _distribution_name(distribution: Distribution) -> str:
-    """Cached, because it is parsed again each time it is read."""
+    """Read a name once per distribution, which parses its metadata at each access."""
     return distribution.name

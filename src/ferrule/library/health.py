@@ -40,7 +40,7 @@ async def check_health(engine: ToolEngine, tool_id: str) -> dict[str, Any]:
 
 
 async def _check_reachable(engine: ToolEngine, tool: Tool) -> bool | str:
-    """True for a tool that can be reached, as far as that can be checked; else the reason why it cannot."""
+    """Return True for a tool that can be reached, as far as that can be checked; else the reason why it cannot."""
     if not tool.spec.enabled:
         return "disabled"
     if (reason := engine.registry.snapshot().why_unavailable(tool)) is not None:

@@ -254,7 +254,7 @@ class _AlternativeScorer:
 
 @lru_cache(maxsize=10_000)
 def _cached_terms(*texts: str) -> frozenset[str]:
-    """Cached, because all tools are scored again for each call that fails."""
+    """Find the terms of texts once: all tools are scored again for each call that fails."""
     return frozenset(extract_terms(" ".join(texts)))
 
 

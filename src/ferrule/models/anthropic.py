@@ -340,7 +340,7 @@ class AnthropicReplyBuilder:
             self._on_text(text)
 
     def _update_counts(self, usage: Any) -> None:
-        """Counts are totals so far: the last one is valid, and a field it omits keeps its value."""
+        """Take counts, which are totals so far. A field that they omit keeps its value."""
         for name in ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"):
             if (count := read_count(usage, name)) is not None:
                 self._counts[name] = count

@@ -35,7 +35,7 @@ def to_anthropic_conversation(messages: Sequence[Message]) -> tuple[str, list[Tu
 
 
 def to_anthropic_tools(schemas: Iterable[Schema]) -> list[dict[str, Any]]:
-    """Function schemas in Anthropic's format."""
+    """Return function schemas in Anthropic's format."""
     tools = []
     for schema in schemas:
         function = schema.get("function", schema)

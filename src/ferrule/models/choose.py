@@ -174,7 +174,7 @@ def _may_look_for_servers(environ: Mapping[str, str]) -> bool:
 
 
 def _has_provider(spec: str) -> bool:
-    """Names of models may have a colon too: `qwen3:8b` is no provider's."""
+    """Names of models may have a colon too: `qwen3:8b` names no provider."""
     provider, colon, _ = spec.partition(":")
     return provider in _PROVIDERS or bool(colon and _find_plugins(provider))
 

@@ -76,7 +76,7 @@ class OpenAIModel:
     def __init__(
         self, model: str, *, base_url: str | None = None, api_key: str | None = None, provider: str = "openai"
     ) -> None:
-        """`provider` is the prefix of its name."""
+        """Use `provider` as the prefix of the name."""
         self.model, self._provider = model, provider
         if api_key is None and base_url is None:
             api_key = os.environ.get("OPENAI_API_KEY")
@@ -229,13 +229,13 @@ def _encode_message_arguments(message: Message) -> Message:
 
 
 def _is_event_stream(stream: Any) -> bool:
-    """False where a server has answered a request for a stream with one JSON document."""
+    """Return False if a server has answered a request for a stream with one JSON document."""
     response = getattr(stream, "response", None)  # LiteLLM's streams have none
     return response is None or not str(response.headers.get("content-type", "")).startswith("application/json")
 
 
 def _check_completion(completion: Any, model: str) -> None:
-    """Some servers answer with status 200 and something else: a web page, or an error as JSON."""
+    """Refuse what some servers answer with status 200: a web page, or an error as JSON."""
     if read_list(completion, "choices"):
         return
     problem = read_field(completion, "error") or (completion if isinstance(completion, str) else "no choices in it")

@@ -150,7 +150,7 @@ def _request_listing(url: str, key: str | None) -> Any:
 
 
 def _read_models(listing: Any, server: LocalServer) -> list[str]:
-    """Return the names of the models that can talk; ValueError if this is no list of models of this server."""
+    """Return the names of the models that can talk; raise ValueError for anything but a list of models."""
     entries = listing.get("models" if server.path == "/api/tags" else "data") if isinstance(listing, dict) else None
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ValueError("not a list of models")

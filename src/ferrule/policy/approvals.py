@@ -122,7 +122,7 @@ class ApprovalRequest:
 
     @property
     def is_of_client(self) -> bool:
-        """Whether a client has made the call, which is in no run: the client repeats it after the approval."""
+        """Return whether a client has made the call, which is in no run: the client repeats it after the approval."""
         return self.principal.startswith(("client:", "token:"))
 
     def to_dict(self) -> dict[str, Any]:
@@ -163,7 +163,7 @@ Person: TypeAlias = Answerer | Approver
 
 
 def check_person(person: Person | None) -> Person | None:
-    """The person; SetupError for an object without its methods, such as a function."""
+    """Return the person; SetupError for an object without its methods, such as a function."""
     if person is None or hasattr(person, "approve") or hasattr(person, "answer"):
         return person
     raise SetupError(f"person must have a method approve(request) or answer(question): {person!r} has neither.")
@@ -239,7 +239,7 @@ class Approvals:
         tenant: str | None = None,
         limit: int = 100,
     ) -> list[ApprovalRequest]:
-        """The newest requests first; of one tenant (an empty text: of none), or of all."""
+        """Return the newest requests first; of one tenant (an empty text: of none), or of all."""
         return (await self.list_and_count(state=state, run_id=run_id, tenant=tenant, limit=limit))[0]
 
     async def list_and_count(
@@ -250,13 +250,13 @@ class Approvals:
         tenant: str | None = None,
         limit: int = 100,
     ) -> tuple[list[ApprovalRequest], int]:
-        """The newest requests first, and how many there are without the limit."""
+        """Return the newest requests first, and how many there are without the limit."""
         run_id, tenant = (None if value is None else escape_text(value) for value in (run_id, tenant))
         rows, count = await self._store.query(table.list_approvals, state, run_id, tenant, limit, self._clock())
         return [self._from_row(row) for row in rows], count
 
     async def list_decided_runs(self, since: float) -> list[tuple[str, str, float]]:
-        """What was decided since a time and has not expired: the id, the run and the time of each."""
+        """Return what was decided since a time and has not expired: the id, the run and the time of each."""
         rows = await self._store.query(table.list_decided_runs, since, self._clock())
         return [(approval_id, unescape_text(run_id), decided_at) for approval_id, run_id, decided_at in rows]
 
@@ -289,7 +289,7 @@ class Approvals:
         return request
 
     async def find_decision(self, binding: CallBinding, approval_id: str | None) -> ApprovalRequest | None:
-        """The decided request that covers a call: the one with the id, or the latest of the run of the binding."""
+        """Return the decided request that covers a call: the one with the id, or the latest of the binding's run."""
         if approval_id is None and not binding.run_id:
             return None
         row = await self._store.query(table.find_decision, asdict(binding), approval_id, self._clock())
@@ -312,7 +312,7 @@ class Approvals:
         return is_used
 
     def edit_arguments(self, request: ApprovalRequest, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The arguments that the person wants instead; None when the call is approved as it is."""
+        """Return the arguments that the person wants instead; None when the call is approved as it is."""
         if request.edited_arguments is None:
             return None
         entered = self._secret_edits.get(request.approval_id, {})
@@ -330,7 +330,7 @@ class Approvals:
         }
 
     def _restore_hidden_values(self, value: Any, displayed: Any, original: Any) -> Any:
-        """An edited value with the secrets that were not shown to the person, each in its place."""
+        """Return an edited value with the secrets that were not shown to the person, each in its place."""
         if isinstance(value, str) and self._store.redaction.replacement in value:
             if value == displayed:
                 return original
@@ -348,7 +348,7 @@ class Approvals:
     def _separate_secrets(
         self, request: ApprovalRequest, approval: Approval
     ) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-        """What is stored of edited arguments, and the secrets among them."""
+        """Return what is stored of edited arguments, and the secrets among them."""
         if approval.arguments is None:
             return None, {}
         redaction, displayed = self._store.redaction, request.arguments
@@ -395,7 +395,7 @@ class Approvals:
 
 
 def explain_mismatch(request: ApprovalRequest, binding: CallBinding) -> str:
-    """Why a request does not cover a call, as a sentence."""
+    """Return why a request does not cover a call, as a sentence."""
     if request.state != "approved":
         return f"The approval {request.approval_id!r} cannot be used: {explain_state(request)}"
     bound = (unescape_text(binding.principal), unescape_text(binding.tenant), unescape_text(binding.run_id))
@@ -411,7 +411,7 @@ def explain_mismatch(request: ApprovalRequest, binding: CallBinding) -> str:
 
 
 def explain_state(request: ApprovalRequest) -> str:
-    """What has become of a request, as a sentence."""
+    """Return what has become of a request, as a sentence."""
     who = f" by {request.decided_by}" if request.decided_by else ""
     why = f": {request.decision_reason.rstrip('.')}" if request.decision_reason else ""
     return {
@@ -424,7 +424,7 @@ def explain_state(request: ApprovalRequest) -> str:
 
 
 def shorten_text(text: str) -> str:
-    """A reason for people: nobody reads more than a page."""
+    """Return a reason for people: nobody reads more than a page."""
     return text if len(text) <= MAX_REASON_LENGTH else f"{text[:MAX_REASON_LENGTH]} … [{len(text):,} characters]"
 
 

@@ -80,7 +80,7 @@ class Budget:
                 )
 
     def find_charge(self, principal: Principal, run_id: str, now: float) -> Charge | None:
-        """Which amount pays for what a principal does; None if the budget is for others."""
+        """Return which amount pays for what a principal does; None if the budget is for others."""
         if self.principals and not any(matches_principal(principal, pattern) for pattern in self.principals):
             return None
         if self.per == "run" and not run_id:
@@ -95,7 +95,7 @@ class Budget:
         return Charge(budget=self.name, scope=scopes[self.per], period=period, limit=self.amount)
 
     def explain(self, charge: Charge) -> str:
-        """A sentence that says that the budget does not pay for more."""
+        """Return a sentence that says that the budget does not pay for more."""
         whose = "" if self.per == "all" else f" of the {self.per} {charge.scope or '(none)'!r}"
         when = f" for {charge.period}" if charge.period else ""
         return f"The budget {self.name!r} of {self.amount:g}{whose}{when} does not pay for more."
@@ -171,7 +171,7 @@ class CostControl:
     # Tools
 
     def price_of(self, spec: ToolSpec, capability: ToolCapability) -> float:
-        """What one call costs; 0 for a tool without a price."""
+        """Return what one call costs; 0 for a tool without a price."""
         return self.prices.price_of_call(spec, capability)
 
     async def pay_for_call(self, payer: Payer, tool_name: str, price: float, *, is_approved: bool) -> Payment | str:
@@ -272,7 +272,7 @@ class CostControl:
         )
 
     async def apply_decision(self, payer: Payer, request: ApprovalRequest, approval: Approval | None) -> str | None:
-        """What was decided about a budget: None if it was extended or nothing was decided, else why not.
+        """Return what was decided about a budget: None if it was extended or nothing was decided, else why not.
 
         Raises LookupError while nobody has decided.
         """
@@ -292,7 +292,7 @@ class CostControl:
         return None
 
     async def list_spending(self) -> list[BudgetState]:
-        """What was spent of the budgets, the latest first."""
+        """Return what was spent of the budgets, the latest first."""
         return await self._store.query(list_spending)
 
     def _make_binding(self, payer: Payer, charge: Charge) -> CallBinding:
@@ -324,17 +324,17 @@ class CostControl:
 
 
 def is_extension_request(request: ApprovalRequest) -> bool:
-    """Whether a request is about a budget and not about a call: tools have fingerprints."""
+    """Return whether a request is about a budget and not about a call: tools have fingerprints."""
     return request.tool_id == BUDGET_TOOL and not request.fingerprint
 
 
 def extension_call_id(charge: Charge) -> str:
-    """The id under which a run waits for the extension of a budget."""
+    """Return the id under which a run waits for the extension of a budget."""
     return f"{BUDGET_TOOL}:{charge.budget}"
 
 
 def estimate_usage(request: ModelRequest) -> Usage:
-    """What a request will probably use, before its reply is there."""
+    """Return what a request will probably use, before its reply is there."""
     text = json.dumps([list(request.messages), list(request.tools)], ensure_ascii=False, default=str)
     output = min(request.max_tokens or EXPECTED_OUTPUT_TOKENS, EXPECTED_OUTPUT_TOKENS)
     return Usage(requests=1, input_tokens=estimate_tokens(text), output_tokens=output)

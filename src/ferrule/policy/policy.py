@@ -70,11 +70,11 @@ class Rule:
         return f"{self.verdict}: {', '.join(parts)}"
 
     def applies_to(self, principal: Principal, tool: Tool, capability: ToolCapability) -> bool:
-        """Whether all conditions hold, except those on arguments."""
+        """Return whether all conditions hold, except those on arguments."""
         return self.covers(tool, capability) and (not self.principal or matches_principal(principal, self.principal))
 
     def covers(self, tool: Tool, capability: ToolCapability) -> bool:
-        """Whether the conditions on the tool hold."""
+        """Return whether the conditions on the tool hold."""
         return (
             (self.tool == "*" or self._names(tool, capability))
             and (not self.tag or self.tag in tool.spec.tags)
@@ -82,7 +82,7 @@ class Rule:
         )
 
     def accepts(self, arguments: Mapping[str, Any]) -> bool:
-        """Whether the conditions on arguments hold.
+        """Return whether the conditions on arguments hold.
 
         A value that cannot be compared counts against the call: it fails an allow rule and matches an ask or deny rule.
         """
@@ -170,7 +170,7 @@ class Policy:
 
 
 def find_rules_without_tools(policy: CallPolicy, tools: Iterable[Tool]) -> list[str]:
-    """A sentence about each rule that matches no tool: most likely its name is misspelled."""
+    """Return a sentence about each rule that matches no tool: most likely its name is misspelled."""
     candidates = tuple(tools)
     return [
         f"Rule {number} of the policy matches no known tool ({rule})."
@@ -207,13 +207,13 @@ def _has_effect(effects: Effects, name: str) -> bool:
 
 
 def matches_principal(principal: Principal, pattern: str) -> bool:
-    """Whether a pattern means a principal: by its kind, its label, a role or its tenant."""
+    """Return whether a pattern means a principal: by its kind, its label, a role or its tenant."""
     names = [principal.kind, principal.label, *(f"role:{role}" for role in principal.roles)]
     return any(fnmatchcase(name, pattern) for name in (*names, f"tenant:{principal.tenant}"))
 
 
 def _find_arguments(arguments: Mapping[str, Any], name: str) -> list[Any]:
-    """The values that a name stands for: `options.force` is an argument, and the member `force` of `options`.
+    """Return the values that a name stands for: `options.force` is an argument, and the member `force` of `options`.
 
     A caller could pass both, to hide one behind the other. Members of each object in a list count.
     """
@@ -235,7 +235,7 @@ def _find_members(value: Any, path: Sequence[str]) -> list[Any]:
 
 
 def _meets_condition(condition: Any, value: Any, *, every: bool) -> bool | None:
-    """Whether a value meets a condition; None when they cannot be compared.
+    """Return whether a value meets a condition; None when they cannot be compared.
 
     A list meets it if any of its members does, or only if `every` one does.
     """
@@ -259,7 +259,7 @@ def _meets_condition(condition: Any, value: Any, *, every: bool) -> bool | None:
 
 
 def _is_different_number(value: Any, condition: bool | int | float) -> bool:
-    """Whether a text can only be read as a number that differs from the condition."""
+    """Return whether a text can only be read as a number that differs from the condition."""
     if isinstance(condition, bool) or not isinstance(value, str):
         return False
     try:
@@ -317,22 +317,22 @@ class Permissions:
         return decision
 
     def may_call(self, tool: Tool, capability: ToolCapability) -> bool:
-        """Whether the action is listed, searched, described and suggested to the principal."""
+        """Return whether the action is listed, searched, described and suggested to the principal."""
         if self._is_constant and self.permitted_spec(tool) is tool.spec:
             return True
         return self.decide(tool, capability).verdict != "deny"
 
     def may_use(self, tool: Tool) -> bool:
-        """Whether any action of the tool may be called."""
+        """Return whether any action of the tool may be called."""
         return bool(self.permitted_spec(tool).capabilities)
 
     def may_find(self, tool: Tool, action: str | None) -> bool:
-        """Whether a search finds a tool by an action, or without one by the tool itself."""
+        """Return whether a search finds a tool by an action, or without one by the tool itself."""
         capability = None if action is None else tool.spec.capability(action)
         return self.may_use(tool) if capability is None else self.may_call(tool, capability)
 
     def permitted_spec(self, tool: Tool) -> ToolSpec:
-        """The tool's spec with only the actions that may be called."""
+        """Return the tool's spec with only the actions that may be called."""
         spec = self._permitted_specs.get(tool)
         if spec is None:
             permitted = [c for c in tool.spec.capabilities if self.decide(tool, c).verdict != "deny"]
@@ -343,7 +343,7 @@ class Permissions:
         return spec
 
     def select_tools(self, snapshot: RegistrySnapshot) -> Mapping[str, Tool]:
-        """The tools that can and may be called, by id; of several with one id, the first that may."""
+        """Return the tools that can and may be called, by id; of several with one id, the first that may."""
         if self._last_selection is not None and self._last_selection[0] is snapshot:
             return self._last_selection[1]
         selected = {i: tool for i in snapshot.by_id if (tool := self.select_tool(snapshot, i)) is not None}
@@ -356,7 +356,7 @@ class Permissions:
         return next((tool for tool in candidates if snapshot.is_callable(tool) and self.may_use(tool)), None)
 
     def find_tool(self, snapshot: RegistrySnapshot, name: str) -> Tool:
-        """The tool with a name, of several with one id the first that may be called; ToolNotFound if none may."""
+        """Return the first tool with a name that may be called. Raises ToolNotFound if none may be called."""
         try:
             tool = self.select_tool(snapshot, snapshot.find_tool(name).id)
             if tool is not None and name not in (tool.id, tool.spec.name, *tool.spec.aliases):  # an action's name
@@ -372,8 +372,10 @@ class Permissions:
         return tool
 
     def list_denied(self, snapshot: RegistrySnapshot) -> Iterator[tuple[Tool, ToolCapability, str]]:
-        """The actions that the policy denies, and why if a rule says so; none for clients of a server, which must not
-        learn the names, nor those that the principal itself is kept from."""
+        """Yield the actions that rules of the policy deny, and why.
+
+        Clients of a server get none, because they must not learn the names.
+        """
         if self.principal.kind in ("client", "token") or self.principal.account:
             return
         for tool in filter(snapshot.is_callable, snapshot):
@@ -393,7 +395,7 @@ class Permissions:
     def find_permitted_action(
         self, snapshot: RegistrySnapshot, name: str, action: str | None = None
     ) -> tuple[Tool, ToolCapability] | None:
-        """The tool and action with a name, of several tools with one id the first that may be called; None if none."""
+        """Return the tool and action with a name, from the first tool that may be called; None without such a tool."""
         try:
             tool, capability = snapshot.find(name, action)
         except ToolNotFound:
@@ -420,7 +422,7 @@ class CombinedPolicy:
 
 
 def load_policy(name: str, options: Mapping[str, Any]) -> CallPolicy:
-    """The policy that an installed package provides under the entry-point group `ferrule.policies`.
+    """Return the policy that an installed package provides under the entry-point group `ferrule.policies`.
 
     An entry is a function that gets the other keys of `[policy]` and returns a `Policy`, or an object with its
     `decide` method.

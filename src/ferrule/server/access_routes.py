@@ -130,7 +130,7 @@ def _may_manage(client: Client, token: AccessToken) -> bool:
 
 @router.get("/policy")
 async def show_policy(services: ServicesOfApp, client: AdminClient) -> Response:
-    """The rules in their order, each with how many calls it has decided about.
+    """Return the rules in their order, each with how many calls it has decided about.
 
     An administrator of a tenant sees those about tools that it may use, and none about another tenant.
     """
@@ -170,7 +170,7 @@ async def show_policy(services: ServicesOfApp, client: AdminClient) -> Response:
 
 
 def _concerns(rule: Rule, client: Client, usable: Sequence[tuple[Tool, ToolCapability]]) -> bool:
-    """Whether an administrator of a tenant may see a rule."""
+    """Return whether an administrator of a tenant may see a rule."""
     is_of_another = rule.principal.startswith("tenant:") and not matches_principal(client.principal, rule.principal)
     return not is_of_another and any(rule.covers(*each) for each in usable)
 
@@ -190,7 +190,7 @@ class PolicyTest(BaseModel):
 
 @router.post("/policy/test")
 async def predict_decision(body: PolicyTest, services: ServicesOfApp, client: AdminClient) -> Response:
-    """What would happen if a token made a call: allow, ask or deny, by which rule, and what is wrong with it."""
+    """Return what would happen if a token made a call: allow, ask or deny, by which rule, and what is wrong with it."""
     principal = await _find_principal(body, services, client)
     tool, capability = _find_action(body, services, client)
     permissions = services.library.engine.permissions(principal, services.policy)
@@ -222,7 +222,7 @@ async def _find_principal(body: PolicyTest, services: Services, client: Client) 
 
 
 def _find_action(body: PolicyTest, services: Services, client: Client) -> tuple[Tool, ToolCapability]:
-    """An administrator of a tenant is told nothing about tools that it may not use itself."""
+    """Return an administrator of a tenant is told nothing about tools that it may not use itself."""
     snapshot = services.library.engine.registry.snapshot()
     try:
         tool, capability = snapshot.find(body.tool, body.action)
@@ -244,7 +244,7 @@ def _decide(permissions: Permissions, tool: Tool, capability: ToolCapability, va
 
 @router.get("/audit")
 async def list_audit(services: ServicesOfApp, client: AdminClient, limit: Limit = 200) -> Response:
-    """What administrators have done, the latest first. Calls and approvals have records of their own."""
+    """Return what administrators have done, the latest first. Calls and approvals have records of their own."""
     entries = await services.audit.read(tenant=None if client.sees_all_tenants else client.tenant, limit=limit)
     return json_response({"entries": entries})
 
@@ -293,7 +293,7 @@ costs_router = APIRouter(prefix="/v1", tags=["costs"])
 async def list_costs(
     services: ServicesOfApp, client: ReadingClient, by: CostGroup = "tool", since: Moment | None = None
 ) -> Response:
-    """What calls and models' replies cost, by tool, model, run, conversation, principal, tenant or day.
+    """Return what calls and models' replies cost, by tool, model, run, conversation, principal, tenant or day.
 
     A client sees its own, or those of its tenant if it may approve.
     """
@@ -316,7 +316,7 @@ async def list_costs(
 
 @costs_router.get("/budgets")
 async def list_budgets(services: ServicesOfApp, client: AdminClient) -> Response:
-    """The budgets, and what was spent of each, by scope and period."""
+    """Return the budgets, and what was spent of each, by scope and period."""
     costs, tenant = services.library.engine.costs, services.visibility(client).tenant
     states = [state for state in await costs.list_spending() if state.budget in costs.budgets]
     if tenant is not None:  # an administrator of one tenant

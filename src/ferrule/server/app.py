@@ -292,18 +292,18 @@ def _add_own_routes(app: FastAPI) -> None:
 
 
 async def get_health() -> Response:
-    """Whether the process answers."""
+    """Return whether the process answers."""
     return json_response({"status": "ok", "version": _version()})
 
 
 async def get_readiness(services: ServicesOfApp) -> Response:
-    """Whether the server can do all its work: the store answers, and has accepted all records."""
+    """Return whether the server can do all its work: the store answers, and has accepted all records."""
     await services.check_store()
     return json_response({"status": "ok"})
 
 
 async def get_metrics(services: ServicesOfApp, client: ReadingClient) -> Response:
-    """Calls, durations, rejections, slots and queues of this server, in Prometheus' format."""
+    """Return calls, durations, rejections, slots and queues of this server, in Prometheus' format."""
     if not client.sees_all_tenants:
         raise Problem(403, "Metrics are about all tenants: use a token without a tenant, with the role admin.")
     return Response(services.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -339,7 +339,7 @@ async def close_session(request: Request, services: ServicesOfApp, client: AnyCl
 
 
 async def show_client(client: AnyClient) -> Response:
-    """Who the client is, and what it may do."""
+    """Return who the client is, and what it may do."""
     permissions = [name for name in ("read", "call", "approve", "administer") if client.may(name)]
     token = None if client.token is None else client.token.to_dict()
     return json_response({"name": client.name, "permissions": permissions, "token": token})
@@ -351,7 +351,7 @@ async def stream_events(
     request: Request,
     types: Annotated[str | None, Query(description="Only these types, separated by commas.")] = None,
 ) -> Response:
-    """What happens, on any server of the store, and what the client may see of it, as server-sent events.
+    """Return what happens, on any server of the store, and what the client may see of it, as server-sent events.
 
     `changed` names the parts of the store that any server has changed: `approvals`, `runs`, `calls`.
     """

@@ -56,7 +56,7 @@ class Client:
 
     @property
     def agent_principal(self) -> Principal | None:
-        """Who makes the calls that a model chooses; None for the orchestrator's default."""
+        """Return who makes the calls that a model chooses; None for the orchestrator's default."""
         return None if self.token is None else self.token.agent_principal
 
     @property
@@ -65,7 +65,7 @@ class Client:
 
     @property
     def identity(self) -> str | None:
-        """The id of the token or session; None for the user of this machine."""
+        """Return the id of the token or session; None for the user of this machine."""
         return None if self.token is None else self.token.token_id
 
     @property
@@ -233,7 +233,7 @@ class Visibility:
 
     @property
     def tenant(self) -> str | None:
-        """The only tenant whose data the client sees; None for all."""
+        """Return the only tenant whose data the client sees; None for all."""
         return None if self._client.sees_all_tenants else self._client.tenant
 
     def shows_call(self, record: ToolCallRecord) -> bool:

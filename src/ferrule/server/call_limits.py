@@ -223,7 +223,7 @@ def _too_many_running(allowance: CallAllowance, running: int) -> Rejected:
 
 
 def _too_many_a_minute(allowance: CallAllowance, seconds: int, calls: int | None) -> Rejected:
-    """`calls` is how many there were in one request, if they are more than ever fit."""
+    """Make the error; `calls` is the number in one request, if it is more than ever fits."""
     advice = f"Try again in {seconds} s." if calls is None else f"Send fewer than these {calls} calls in one request."
     return Rejected(
         f"{allowance.holder} may make {allowance.per_minute:g} calls a minute. {advice}", retry_after=seconds

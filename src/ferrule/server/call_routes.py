@@ -105,7 +105,7 @@ class ToolCallApp:
         self._services = services
 
     def find_name(self, path: str) -> str | None:
-        """The name of the tool that a path is for; None for other paths."""
+        """Return the name of the tool that a path is for; None for other paths."""
         if not (path.startswith(CALL_PREFIX) and path.endswith(CALL_SUFFIX)):
             return None
         name = path[len(CALL_PREFIX) : -len(CALL_SUFFIX)]
@@ -125,7 +125,7 @@ class ToolCallApp:
             await answer(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response | bytes:
-        """The response, or the body of a usual one."""
+        """Return the response, or the body of a usual one."""
         client: Client = scope["state"]["client"]
         client.require("call")
         name = self.find_name(scope["path"]) or ""
@@ -163,7 +163,7 @@ def _parse_json(body: bytes) -> Any:
 
 
 def _read_call(body: bytes) -> tuple[dict[str, Any], CallRequest]:
-    """The arguments and the rest of a call; checked by hand in the usual case, which has only arguments."""
+    """Return the arguments and the rest of a call; checked by hand in the usual case, which has only arguments."""
     try:
         values = _parse_json(body) if body else {}
     except (ValueError, RecursionError) as error:
@@ -221,7 +221,7 @@ def _make_response(result: ToolExecutionResult) -> Response:
 
 
 def describe_result(result: ToolExecutionResult) -> dict[str, Any]:
-    """The fields of a result, with images, audio and resources as MCP content blocks."""
+    """Return the fields of a result, with images, audio and resources as MCP content blocks."""
     described = result.to_dict()
     if result.content:
         described["content"] = make_content_blocks(result)
@@ -297,7 +297,7 @@ async def list_calls(
 
 @router.get("/calls/{call_id}", tags=["calls"])
 async def show_call(call_id: str, services: ServicesOfApp, client: ReadingClient) -> Response:
-    """The record of a call."""
+    """Return the record of a call."""
     return json_response((await _find_record(call_id, services, client)).to_dict())
 
 
@@ -312,7 +312,7 @@ async def cancel_call(call_id: str, services: ServicesOfApp, client: CallingClie
 
 @router.get("/calls/{call_id}/artifact", tags=["calls"])
 async def get_artifact(call_id: str, services: ServicesOfApp, client: ReadingClient) -> Response:
-    """The whole output of a call whose result was cut."""
+    """Return the whole output of a call whose result was cut."""
     record = await _find_record(call_id, services, client)
     if record.artifact_id is None:
         raise Problem(404, f"The call {call_id!r} has no artifact: its record contains its whole result.")
@@ -327,7 +327,7 @@ async def get_artifact(call_id: str, services: ServicesOfApp, client: ReadingCli
 async def get_statistics(
     services: ServicesOfApp, client: ReadingClient, since: Moment | None = None, tool: str | None = None
 ) -> Response:
-    """Counts, error rates and times of calls, in total and by tool."""
+    """Return counts, error rates and times of calls, in total and by tool."""
     store, visibility = services.library.engine.store, services.visibility(client)
     statistics = await store.get_call_statistics(
         since=since, tool_name=tool, tenant=visibility.tenant, principals=visibility.principals
@@ -347,7 +347,7 @@ async def get_series(
     since: Moment | None = None,
     parts: Annotated[int, Query(ge=1, le=500)] = 60,
 ) -> Response:
-    """Calls, failures, rejections and times over time, in equal parts: since a time, or since the oldest call."""
+    """Return calls, failures, rejections and times in equal parts of the time since a moment or the oldest call."""
     store, visibility = services.library.engine.store, services.visibility(client)
     conditions = CallFilter(
         tool_name=tool,
@@ -371,7 +371,7 @@ async def get_series(
 
 @router.get("/limits", tags=["calls"])
 async def get_limits(services: ServicesOfApp, client: ReadingClient) -> Response:
-    """The slots and queues of this server, now and for each bucket over the last minutes."""
+    """Return the slots and queues of this server, now and for each bucket over the last minutes."""
     concurrency = services.library.engine.concurrency
     described = asdict(concurrency.get_metrics())
     if client.sees_all_tenants:  # the names of buckets and their load are about all tenants
@@ -380,7 +380,7 @@ async def get_limits(services: ServicesOfApp, client: ReadingClient) -> Response
 
 
 def _summarize_call_record(record: ToolCallRecord) -> dict[str, Any]:
-    """A record in a long list: what is shown only of one call is left out."""
+    """Return a record in a long list: what is shown only of one call is left out."""
     described = record.to_dict()
     for name in ("params", "result", "metadata", "fingerprint"):
         del described[name]

@@ -97,7 +97,7 @@ class ResponseRequest(BaseModel):
 
 @router.get("/models")
 async def list_models(client: ReadingClient) -> Response:
-    """The names that `model` may have."""
+    """Return the names that `model` may have."""
     models = [{"id": name, "object": "model", "created": 0, "owned_by": "ferrule"} for name in STRATEGY_MODELS]
     return json_response({"object": "list", "data": models})
 
@@ -228,7 +228,7 @@ async def _answer(
 
 
 def _answer_text(result: AgentAnswer) -> str:
-    """The answer, or what the run waits for."""
+    """Return the answer, or what the run waits for."""
     if result.state is not AgentState.WAITING:
         return result.answer
     lines = [question.text for question in result.questions]
@@ -237,7 +237,7 @@ def _answer_text(result: AgentAnswer) -> str:
 
 
 def _describe_run(result: AgentAnswer) -> dict[str, Any]:
-    """What OpenAI's format has no place for."""
+    """Return what OpenAI's format has no place for."""
     return {
         "run_id": result.run_id,
         "state": result.state.value,
@@ -259,7 +259,7 @@ class _TextStream:
         self._turn = ""
 
     def add(self, event: Any) -> str:
-        """The text to send for an event of the run."""
+        """Return the text to send for an event of the run."""
         if isinstance(event, TurnStarted):
             pause = "\n\n" if self._turn.strip() else ""
             self._turn = ""
@@ -270,7 +270,7 @@ class _TextStream:
         return ""
 
     def finish(self, answer: str) -> str:
-        """The part of the answer that was not sent yet."""
+        """Return the part of the answer that was not sent yet."""
         if self._turn.strip() == answer.strip():
             return ""
         return self._send(("\n\n" if self._sent.strip() else "") + answer)

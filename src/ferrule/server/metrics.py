@@ -40,7 +40,7 @@ class CallMetrics:
         engine.subscribe(self._count_reply, {ToolEngineEventType.MODEL_ENDED}, in_task=True)
 
     def render(self) -> bytes:
-        """The metrics in Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         from prometheus_client import CollectorRegistry, generate_latest
 
         registry = CollectorRegistry(auto_describe=False)
@@ -113,7 +113,7 @@ class CallMetrics:
         self._costs[labels] += cost
 
     def _label(self, name: str) -> str:
-        """The name of a known tool; what callers invent must not become labels."""
+        """Return the name of a known tool; what callers invent must not become labels."""
         if name in self._tools:
             return name
         if len(self._tools) >= MAX_LABELS or not self._engine.registry.snapshot().may_contain(name):
@@ -122,7 +122,7 @@ class CallMetrics:
         return name
 
     def count_rejections(self) -> Counter[str]:
-        """Calls that were rejected, by bucket."""
+        """Return the number of rejected calls, by bucket."""
         counts: Counter[str] = Counter()
         for (_, bucket), number in self._rejections.items():
             counts[bucket] += number
@@ -154,13 +154,13 @@ class LimitSamples:
             self._samples.append({"at": self._clock(), "buckets": buckets})
 
     def describe(self) -> list[dict[str, Any]]:
-        """The samples, the oldest first, with one of this moment."""
+        """Return the samples, the oldest first, with one of this moment."""
         self.take()
         return [*self._samples, {**self._samples[-1], "at": self._clock()}]
 
 
 def _accumulate(counts: list[int]) -> Iterator[tuple[str, float]]:
-    """The buckets of a histogram, each with the smaller ones."""
+    """Yield the buckets of a histogram, each with the smaller ones."""
     total = 0
     for limit, number in zip([*map(str, BUCKETS), "+Inf"], counts, strict=True):
         total += number

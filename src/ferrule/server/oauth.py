@@ -53,7 +53,7 @@ class TokenVerifier:
         self._lock = asyncio.Lock()
 
     async def verify(self, text: str) -> AccessToken | None:
-        """What the holder of a token may do; None for a token that is not valid. StoreError without its keys."""
+        """Return what the holder of a token may do; None for a token that is not valid. StoreError without its keys."""
         import jwt
 
         try:
@@ -140,7 +140,7 @@ class TokenVerifier:
         return f'Bearer resource_metadata="{origin}{METADATA_PATH}", scope="{" ".join(self.section.roles)}"'
 
     def routes(self) -> list[Route]:
-        """The description of this server as a protected resource, also under the path of the resource."""
+        """Return the description of this server as a protected resource, also under the path of the resource."""
         path = "/" + "/".join(self.section.audience.split("/")[3:])
         paths = {METADATA_PATH, METADATA_PATH + path.rstrip("/"), f"{METADATA_PATH}/mcp"}
         return [Route(each, self._describe, methods=["GET"]) for each in sorted(paths)]

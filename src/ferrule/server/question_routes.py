@@ -86,7 +86,7 @@ class ApprovalDecision(BaseModel):
 
 @router.get("/agent", tags=["questions"])
 async def show_agent(services: ServicesOfApp, client: ReadingClient) -> Response:
-    """Which model answers questions, and which others a client may choose."""
+    """Return which model answers questions, and which others a client may choose."""
     try:
         model = services.orchestrator(client).model.name
     except Problem:
@@ -157,7 +157,7 @@ def _stream_answer(client: Client, answer: Callable[[Callable[[Any], None]], Any
 
 
 def describe_event(event: Any) -> tuple[str, dict[str, Any]] | None:
-    """The name and data of an event of a run; None for events that clients do not get."""
+    """Return the name and data of an event of a run; None for events that clients do not get."""
     match event:
         case StrategyChosen():
             return "strategy", {"strategy": event.strategy, "reason": event.reason, "run_id": event.run_id}
@@ -292,7 +292,7 @@ async def list_conversations(services: ServicesOfApp, client: ReadingClient, lim
 
 @router.get("/conversations/{conversation_id}", tags=["questions"])
 async def show_conversation(conversation_id: str, services: ServicesOfApp, client: ReadingClient) -> Response:
-    """The questions and answers of a conversation."""
+    """Return the questions and answers of a conversation."""
     turns = await services.read_conversation(conversation_id, client)
     described_turns = [await _describe_turn(turn, services) for turn in turns]
     described: dict[str, Any] = {"conversation_id": conversation_id, "turns": described_turns}
@@ -303,7 +303,7 @@ async def show_conversation(conversation_id: str, services: ServicesOfApp, clien
 
 
 async def _describe_turn(turn: Turn, services: Services) -> dict[str, Any]:
-    """A turn; without an answer it has the state of its run, whose process may be gone."""
+    """Return a turn; without an answer it has the state of its run, whose process may be gone."""
     described = asdict(turn)
     if turn.state == "running" and turn.run_id:
         with suppress(SetupError):  # the run has not begun
@@ -314,7 +314,7 @@ async def _describe_turn(turn: Turn, services: Services) -> dict[str, Any]:
 
 @router.get("/failures", tags=["runs"])
 async def list_failures(services: ServicesOfApp, client: ReadingClient, tool: str | None = None) -> Response:
-    """What was learned from failed calls: patterns without values."""
+    """Return what was learned from failed calls: patterns without values."""
     history = await _read_failures(services, client)
     visibility, snapshot = services.visibility(client), services.library.engine.registry.snapshot()
     patterns = [
@@ -356,7 +356,7 @@ async def change_failure(key: str, change: FailureChange, services: ServicesOfAp
 
 
 async def _read_failures(services: Services, client: Client) -> FailureHistory:
-    """What this server's runs use, with what other processes have learned and forgotten."""
+    """Return what this server's runs use, with what other processes have learned and forgotten."""
     history = services.library.get_failure_history(client.tenant)
     await history.reload()
     return history
@@ -416,7 +416,7 @@ async def _find_request(approval_id: str, services: Services, client: Client) ->
 
 
 def _describe_request(request: ApprovalRequest, services: Services) -> dict[str, Any]:
-    """A request with what a person must know of the tool: what it does, and whether it has changed."""
+    """Return a request with what a person must know of the tool: what it does, and whether it has changed."""
     described: dict[str, Any] = {**request.to_dict(), "tool": None}
     try:
         tool, capability = services.library.engine.registry.find(request.tool_id, request.action)

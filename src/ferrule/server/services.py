@@ -90,7 +90,7 @@ class Services:
 
     @property
     def models(self) -> list[str]:
-        """The models that clients may choose besides the usual one."""
+        """Return the models that clients may choose besides the usual one."""
         return [name for name in self._makers if name is not None]
 
     def orchestrator(self, client: Client, model: str | None = None) -> Orchestrator:

@@ -65,17 +65,17 @@ class AccessToken:
 
     @property
     def root_id(self) -> str:
-        """The token itself, or the one that a session was created with."""
+        """Return the token itself, or the one that a session was created with."""
         return self.parent_id or self.token_id
 
     @property
     def account(self) -> str:
-        """The account whose credentials the calls use: of the token's name, or of the user of an issuer."""
+        """Return the account whose credentials the calls use: of the token's name, or of the user of an issuer."""
         return f"oauth:{self.tenant}/{self.root_id}" if self.is_external else f"token:{self.tenant}/{self.name}"
 
     @cached_property
     def principal(self) -> Principal:
-        """Who makes the calls that the client writes."""
+        """Return who makes the calls that the client writes."""
         return Principal(
             kind="token",
             name=self.name,
@@ -89,7 +89,7 @@ class AccessToken:
 
     @cached_property
     def agent_principal(self) -> Principal:
-        """Who makes the calls that a model chooses for the client."""
+        """Return who makes the calls that a model chooses for the client."""
         return replace(self.principal, kind="agent")
 
     def may(self, permission: Permission) -> bool:

@@ -74,7 +74,7 @@ async def show_tool(name: str, services: ServicesOfApp, client: ReadingClient) -
 
 @router.get("/tools/{name}/schema", tags=["tools"])
 async def show_schemas(name: str, services: ServicesOfApp, client: ReadingClient) -> Response:
-    """The actions of a tool as function schemas for model APIs."""
+    """Return the actions of a tool as function schemas for model APIs."""
     tool = await _find_tool(name, services, client)
     permissions = services.permissions(client)
     actions = services.library.descriptions.actions_by_name([tool])
@@ -225,7 +225,7 @@ async def list_servers(services: ServicesOfApp, client: ReadingClient) -> Respon
 
 @servers_router.get("/servers/{name}")
 async def show_server(name: str, services: ServicesOfApp, client: ReadingClient) -> Response:
-    """How an MCP server is doing, with what it has changed since its actions were accepted.
+    """Return how an MCP server is doing, with what it has changed since its actions were accepted.
 
     Its log, its address and the pinned texts are for administrators of all tenants.
     """
@@ -272,12 +272,12 @@ def _collect_texts(pins: ServerPins) -> dict[str, PinnedText]:
 
 
 def _names_of_parts(tool: Tool, capabilities: Sequence[ToolCapability]) -> list[str]:
-    """The names of what can be accepted of a server: nothing while it has not been listed."""
+    """Return the names of what can be accepted of a server: nothing while it has not been listed."""
     return [INSTRUCTIONS, *(each.name for each in capabilities)] if tool.spec.metadata.get("listed") else []
 
 
 def _find_diffs(tool: Tool, names: Sequence[str], pins: ServerPins) -> dict[str, str]:
-    """How what has these names differs from what was accepted: actions, and the instructions under an empty name."""
+    """Return the differences from what was accepted, by action; an empty name stands for the instructions."""
     diffs = {each.name: find_changes(tool.id, each, pins) for each in tool.spec.capabilities if each.name in names}
     if INSTRUCTIONS in names:
         diffs[INSTRUCTIONS] = find_instructions_changes(tool.id, listed_instructions(tool), pins)

@@ -362,7 +362,7 @@ class JournalSegment:
             return False
 
     def append(self, line: bytes) -> bool:
-        """Write a line; False when there is no room left for it."""
+        """Write a line; return False without room for the line."""
         assert self._memory is not None, "a segment that was taken over is only read"
         line = hexlify(_PACK_CHECKSUM(crc32(line))) + line  # twice as fast as b"%08x"
         end = self._end + len(line)

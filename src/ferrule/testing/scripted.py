@@ -29,7 +29,7 @@ class ScriptedModel:
     """
 
     def __init__(self, turns: Iterable[Any], name: str = "scripted", *, loop: bool = False) -> None:
-        """`turns` are of type `ScriptedTurn`; type checkers infer a list of objects for mixed ones."""
+        """Take `turns` of the type `ScriptedTurn`; type checkers infer a list of objects for mixed ones."""
         self._turns = [_prepare_turn(turn) for turn in turns]
         self._name = name
         self._loop = loop

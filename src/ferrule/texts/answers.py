@@ -216,7 +216,7 @@ def _format_field(value: Any, style: str | None, chinese: bool) -> str:
 
 
 def parse_json(text: str) -> Any:
-    """Return the value that a text is; None if it is no JSON."""
+    """Return the value that a text is; None if it is not JSON."""
     try:
         return json.loads(text)
     except ValueError:

@@ -39,7 +39,7 @@ class FileCache:
         self._files: dict[Path, tuple[int, bytes]] = {}
 
     def read(self, path: Path) -> bytes:
-        """The content of a file, which is read again when the page was built again."""
+        """Return the content of a file, which is read again when the page was built again."""
         changed_at = path.stat().st_mtime_ns
         cached = self._files.get(path)
         if cached is None or cached[0] != changed_at:
@@ -48,7 +48,7 @@ class FileCache:
 
 
 def page_routes(folder: Path = STATIC_FOLDER) -> list[Route]:
-    """The routes of the page that was built into a folder; without it, `/` says how to build it."""
+    """Return the routes of the page that was built into a folder; without it, `/` says how to build it."""
     files = FileCache()
 
     async def show_page(request: Request) -> Response:

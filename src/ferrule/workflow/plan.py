@@ -385,7 +385,8 @@ class _ReferenceResolver:
 
     def _find_numbers(self, text: str) -> dict[str, str]:
         """Return the numbers of the quantities in a calculation, if all have the same unit: kilometres and metres
-        cannot be added."""
+        cannot be added.
+        """
         if len(text) > _MAX_CALCULATION_LENGTH or _CALCULATION.fullmatch(_REFERENCE.sub("1", text)) is None:
             return {}
         numbers: dict[str, str] = {}

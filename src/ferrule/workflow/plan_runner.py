@@ -74,7 +74,7 @@ class PlanRunner:
         records: Mapping[str, ToolCallRecord],
         events: RunEvents,
     ) -> None:
-        """`records` are the calls made before the run was interrupted, by call id; they are not repeated."""
+        """Take the `records` of calls made before the run was interrupted, by call id, which are not repeated."""
         self.plan, self.context = plan, context
         self._library, self._planning = library, planning
         self._execution, self._verification = execution, verification
@@ -120,7 +120,7 @@ class PlanRunner:
         return self.stop_reason is None and self._budget.find_reached_limit() is None
 
     def apply_replies(self, replies: Mapping[str, HumanReply]) -> None:
-        """Let the steps continue that a person has replied to. A request that was used or has expired is no reply."""
+        """Let the steps continue that a person has replied to. A used or expired request does not count as a reply."""
         for step_id, reply in replies.items():
             if isinstance(reply, str) or reply.state in ("approved", "refused"):
                 self._replies[step_id] = reply

@@ -97,7 +97,7 @@ def check_model_spec(spec: str | None) -> None:
 
 
 async def request_reply(model: Model, prompt: str, *, system: str = "", max_tokens: int | None = None) -> ModelReply:
-    """Send one prompt to a model; raises `ModelError` if there is no reply."""
+    """Send one prompt to a model; raise `ModelError` without a reply."""
     if not can_reason(model):
         raise ModelRefused(f"The model {model.name!r} can only use tools, and not answer. Set up {NO_MODEL}.")
     messages = [system_message(system)] if system else []

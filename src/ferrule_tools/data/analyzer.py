@@ -226,7 +226,8 @@ class DataAnalyzer:
         detection: TypeDetection = TypeDetection.SAMPLE,
     ) -> T:
         """Run something in a database with these files. If a file is not as its beginning suggested, run it again with
-        a more thorough detection of types."""
+        a more thorough detection of types.
+        """
         try:
             with open_database(self._workspace, self._config, detection) as database:
                 paths = database.check(sql) if sql is not None else []

@@ -160,7 +160,8 @@ def _prepare_connection(raw: Any, timer: StatementTimer) -> None:
 
 def _load_unusual_dates(raw: Any) -> None:
     """Return as text what Python's types cannot represent: dates such as `infinity`, and intervals, whose months have
-    no fixed length."""
+    no fixed length.
+    """
     import psycopg
     from psycopg.types import datetime, string
 

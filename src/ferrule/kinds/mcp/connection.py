@@ -116,7 +116,7 @@ class Connection:
 
     @property
     def log_lines(self) -> tuple[str, ...]:
-        """What the server wrote last besides the protocol."""
+        """Return what the server wrote last besides the protocol."""
         return tuple(self._state.log.recent_lines)
 
     @property
@@ -125,12 +125,12 @@ class Connection:
 
     @property
     def protocol_mode(self) -> ProtocolMode:
-        """The mode to use for the next connection to this server."""
+        """Return the mode to use for the next connection to this server."""
         return "auto" if self._ready.result().session.initialize_result is None else "legacy"
 
     @property
     def may_be_busy(self) -> bool:
-        """Whether a call older than a cancelled call is unanswered: the server may be working on that call."""
+        """Return whether a call older than a cancelled call is unanswered: the server may be working on that call."""
         return bool(self._call_contexts) and min(self._call_contexts) < self._last_cancelled_call
 
     async def call(self, invocation: Invocation, *, repeatable: bool) -> CallToolResult:

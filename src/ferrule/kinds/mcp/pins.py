@@ -61,7 +61,7 @@ class PinnedText:
 
     @property
     def parts(self) -> dict[str, Any] | None:
-        """The parts of an action, for models and clients; None where they are not stored."""
+        """Return the parts of an action, for models and clients; None where they are not stored."""
         try:
             return json.loads(zlib.decompress(bytes.fromhex(self.packed))) if self.packed else None
         except (ValueError, zlib.error):
@@ -260,7 +260,7 @@ class PinTracker:
 
     @property
     def unapplied_servers(self) -> frozenset[str]:
-        """The servers of which nothing is passed on until their pins have been read."""
+        """Return the servers of which nothing is passed on until their pins have been read."""
         return frozenset(self._unapplied)
 
     def apply_pins(self, tool: Tool) -> Tool:

@@ -56,7 +56,7 @@ class McpFileSource:
         *,
         accepted: Collection[str] | None = None,
     ) -> None:
-        """`accepted` are the digests of the entries that may be started; None: all."""
+        """Start only entries whose digests are in `accepted`; None: all."""
         self.path, self._accepted = Path(path), accepted
         self._cache = ListingCache(None if cache_directory is None else Path(cache_directory))
         self._last_tools: tuple[Tool, ...] = ()
@@ -195,7 +195,7 @@ class McpServers:
 
     @property
     def is_discovering(self) -> bool:
-        """Whether any server is being started to list its actions, or what the user accepted of it is being read."""
+        """Return whether a server is being started to list its actions, or its accepted actions are being read."""
         return bool(self._discoveries or self._pins.unapplied_servers)
 
     async def wait_until_listed(self, name: str | None = None) -> None:

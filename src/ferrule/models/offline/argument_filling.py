@@ -266,7 +266,7 @@ class _ArgumentFiller:
                 self._set_argument(parameter, self._extend_over_name(own[0], parameter))
 
     def _fill_numbers(self) -> None:
-        """Optional parameters only get numbers beside their name or unit; required ones also take them in order."""
+        """Fill optional parameters with numbers beside their name or unit only, required ones also in order."""
         self._assign_values(self._open_parameters("number"), find_numbers(self.sentence.unquoted), in_order=False)
         required = [parameter for parameter in self._open_parameters("number") if parameter.is_required]
         self._assign_values(required, find_numbers(self.sentence.unquoted))

@@ -107,7 +107,7 @@ def _join_operands(text: str, separator: str) -> str:
 
 
 def _find_token_runs(text: str) -> list[ExpressionSpan]:
-    """Runs of numbers and operators with nothing but spaces between them."""
+    """Return runs of numbers and operators with nothing but spaces between them."""
     runs: list[list[re.Match[str]]] = []
     end = -1
     for token in _TOKEN.finditer(text):

@@ -192,7 +192,7 @@ def _share_stem(first: str, second: str) -> bool:
 
 
 def _compare_chinese(tool: OfferedTool, text: str) -> _WordComparison:
-    """Counted in pairs of characters, as Chinese has no spaces between words."""
+    """Count pairs of characters, because Chinese has no spaces between words."""
     matching = count = 0.0
     matched: set[str] = set()
     for run in find_chinese_runs(text):

@@ -60,12 +60,12 @@ def make_mcp_tool(action: NamedAction, annotations: ToolAnnotations | None) -> M
 
 
 def is_of_server(action: NamedAction) -> bool:
-    """Whether the results of an action are passed on as a server returns them, so that they match its output schema."""
+    """Return whether results of an action are passed on as the server returns them, to match its output schema."""
     return action.spec.tool_type is ToolType.MCP_SERVER
 
 
 def make_mcp_result(result: ToolExecutionResult | FerruleError) -> CallToolResult | dict[str, Any]:
-    """The result of a call: what an MCP server returned, unchanged, or else the JSON of a result.
+    """Return the result of a call: what an MCP server returned, unchanged, or else the JSON of a result.
 
     A failure is a result for the model to read; an error of the protocol by a server is raised as MCPError.
     """
@@ -88,14 +88,14 @@ def make_mcp_result(result: ToolExecutionResult | FerruleError) -> CallToolResul
 
 
 def fit_result_to_older_protocol(result: CallToolResult | dict[str, Any]) -> CallToolResult | dict[str, Any]:
-    """A result whose structured content is an object, if it has any: the older protocol knows no other."""
+    """Return a result whose structured content is an object, if it has any: the older protocol knows no other."""
     if isinstance(result, dict) or isinstance(result.structured_content, dict | None):
         return result
     return result.model_copy(update={"structured_content": None})
 
 
 def make_content_blocks(result: ToolExecutionResult) -> list[dict[str, Any]]:
-    """The content of a result as JSON: its parts, after its text unless it has only parts."""
+    """Return the content of a result as JSON: its parts, after its text unless it has only parts."""
     if not result.content:
         return [_make_text_block(result.text)]
     has_only_parts = _has_only_parts(result)
@@ -113,7 +113,7 @@ def _make_text_block(text: str) -> dict[str, Any]:
 
 
 def without_server_info(result: T) -> T:
-    """A result without the name of the server that made it: to the client, that is this one."""
+    """Return a result without the name of the server that made it: to the client, that is this one."""
     meta: dict[str, Any] | None = getattr(result, "meta", None)
     if meta is None or _SERVER_INFO not in meta:
         return result

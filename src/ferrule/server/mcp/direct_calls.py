@@ -292,7 +292,7 @@ class DirectRequest(IncomingRequest):
         return decode_headers(self._scope)
 
     async def send_progress(self, progress: Progress) -> None:
-        """It wants none."""
+        """Send nothing: a plain request wants no messages."""
 
 
 class NewerRequest(DirectRequest):
@@ -309,7 +309,7 @@ class NewerRequest(DirectRequest):
         return None
 
     async def send_log(self, params: Any) -> None:
-        """It wants none."""
+        """Send nothing: a plain request wants no messages."""
 
 
 class OlderRequest(DirectRequest):

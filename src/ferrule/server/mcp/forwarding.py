@@ -145,9 +145,9 @@ class SessionForwarder:
         self._fleet, self._forwarder = fleet, forwarder
 
     def open_own_session(self, scope: Scope, send: Send) -> tuple[Scope, Send] | None:
-        """A request that this server answers, with its session's id as the SDK knows it, and where to send the answer.
+        """Return a request of this server with its session's id as the SDK knows it, and where to send the answer.
 
-        None for a request of a session of another server.
+        Return None for a request of a session of another server.
         """
         if not self._fleet.is_available or not _uses_sessions(scope):
             return scope, send
@@ -173,7 +173,7 @@ class SessionForwarder:
         return await self._forwarder.forward_to(server_id, scope["state"][CLIENT_HEADERS], scope, receive, send)
 
     def make_request_state(self) -> str:
-        """What a client sends back with its answers to a call that waits on this server."""
+        """Return what a client sends back with its answers to a call that waits on this server."""
         token = secrets.token_hex(24)
         return f"{token}-{self._fleet.server_id}" if self._fleet.is_reachable else token
 
@@ -193,7 +193,7 @@ class SessionForwarder:
 
 
 def _find_server_of_answers(body: bytes) -> str | None:
-    """The id of the server on which a call waits for what a request contains; None for other requests."""
+    """Return the id of the server on which a call waits for what a request contains; None for other requests."""
     if b'"requestState"' not in body:
         return None
     with suppress(orjson.JSONDecodeError, LookupError, TypeError, AttributeError):

@@ -48,7 +48,7 @@ class McpHttpApp:
         fleet: ServerFleet,
         forwarder: RequestForwarder,
     ) -> None:
-        """`forwarder` reaches the other servers, which have their own sessions."""
+        """Serve over HTTP; `forwarder` reaches the other servers, which have their own sessions."""
         from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
         self._server = McpServer(

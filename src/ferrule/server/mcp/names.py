@@ -70,7 +70,7 @@ class ToolNames:
         """What `tools/list` is answered with, by version of the protocol, and the tools it was made of."""
 
     def list_tools(self, principal: Principal) -> list[McpTool]:
-        """The tools that a client may call, in the types of MCP."""
+        """Return the tools that a client may call, in the types of MCP."""
         if self.is_search:
             return _make_meta_tools()
         actions = self._offered_actions(principal)
@@ -82,7 +82,7 @@ class ToolNames:
         return listed
 
     def describe_tools(self, principal: Principal, version: str) -> dict[str, Any]:
-        """The result of `tools/list` as JSON, in a version of the protocol; not to be changed."""
+        """Return the result of `tools/list` as JSON, in a version of the protocol; not to be changed."""
         from mcp.types import ListToolsResult
         from mcp_types.methods import serialize_server_result
 
@@ -114,12 +114,12 @@ class ToolNames:
         return None if action is None else action.capability.schema_or_empty
 
     def is_plain(self, principal: Principal, name: str) -> bool:
-        """Whether a tool is offered none of whose arguments is repeated in a header."""
+        """Return whether a tool is offered none of whose arguments is repeated in a header."""
         action = self._offered_actions(principal).get(name)
         return action is not None and not action.capability.has_header_parameters
 
     async def search(self, principal: Principal, arguments: Mapping[str, Any]) -> CallToolResult:
-        """The tools that fit a text best, with what is needed to call them."""
+        """Return the tools that fit a text best, with what is needed to call them."""
         from mcp.types import CallToolResult, TextContent
 
         query, limit = arguments.get("query"), arguments.get("limit", 10)
@@ -144,7 +144,7 @@ class ToolNames:
         return CallToolResult(content=[TextContent(type="text", text=text)], structured_content={"tools": hits})
 
     def join_instructions(self, principal: Principal) -> str | None:
-        """What the servers behind this one say about their use, and the user has accepted."""
+        """Return what the servers behind this one say about their use, and the user has accepted."""
         servers = dict.fromkeys(action.spec.tool_id for action in self._offered_actions(principal).values())
         registry = self._library.engine.registry
         texts = {

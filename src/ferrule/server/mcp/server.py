@@ -127,7 +127,7 @@ class McpServer:
         await self._changes.aclose()
 
     def server(self) -> Server[Any]:
-        """The server of the SDK, for other transports."""
+        """Return the server of the SDK, for other transports."""
         from ferrule.server.mcp.sdk_server import make_sdk_server
 
         return make_sdk_server(self._name, self, self._resources_and_prompts)
@@ -143,19 +143,19 @@ class McpServer:
         return ListToolsResult(tools=fit_to_older_protocol(tools) if is_older else tools)
 
     async def describe_tools(self, principal: Principal, version: str) -> dict[str, Any]:
-        """The result of `tools/list` as JSON, for a principal of this server; not to be changed."""
+        """Return the result of `tools/list` as JSON, for a principal of this server; not to be changed."""
         await wait_for_servers(self._library.engine)
         return self._names.describe_tools(principal, version)
 
     def find_schema(self, name: str, principal: Principal | None = None) -> Mapping[str, Any] | None:
-        """The input schema of a tool that a client may call.
+        """Return the input schema of a tool that a client may call.
 
         The SDK checks headers by it and does not say whose they are; who makes the call is checked later.
         """
         return self._names.find_schema(self._principal if principal is None else self.restrict(principal), name)
 
     def is_plain(self, name: str, principal: Principal) -> bool:
-        """Whether a client may call a tool none of whose arguments is repeated in a header: the SDK compares these."""
+        """Return whether a client may call a tool none of whose arguments stands in a header too (the SDK compares)."""
         return self._names.is_plain(principal, name)
 
     async def call_tool(self, context: Any, params: Any) -> Any:
@@ -458,7 +458,7 @@ class MessageLines:
 
 @contextmanager
 def _claim_standard_input() -> Iterator[BinaryIO]:
-    """Standard input for the protocol alone: tools and the processes they start read an empty file instead."""
+    """Yield standard input for the protocol alone: tools and the processes they start read an empty file instead."""
     copy, empty = os.dup(0), os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)
     os.close(empty)

@@ -31,7 +31,7 @@ class McpSession:
     """One session: what its requests share."""
 
     def __init__(self, connection: Any, owner: Client) -> None:
-        """`connection` is the SDK's; only requests of the `owner` belong to the session."""
+        """Take the SDK's `connection`; only requests of the `owner` belong to the session."""
         self.connection, self.owner = connection, owner
         self.running: dict[int | str, DirectAnswer] = {}
         """The requests that are being answered, by their ids."""
@@ -48,7 +48,7 @@ class McpSession:
 
     @property
     def is_open(self) -> bool:
-        """Whether the handshake has ended: from then on the client's version and capabilities are known."""
+        """Return whether the handshake has ended: from then on the client's version and capabilities are known."""
         return bool(self.connection.initialized.is_set())
 
     @cached_property
@@ -174,7 +174,7 @@ class DirectAnswer:
         self._has_disconnected = self._is_cancelled = False
 
     async def wait_for(self, work: Coroutine[Any, Any, Any], receive: Receive) -> Any:
-        """The result or the error of some work; None if the client has disconnected, which ends the work.
+        """Return the result or the error of some work; None if the client has disconnected, which ends the work.
 
         CancelledError is returned when `cancel` has ended it.
         """
