@@ -27,6 +27,42 @@ LAYERS = {
         "cli",
     ],
 }
+MAX_LINES = {
+    "errors": 350,
+    "core": 5_050,
+    "texts": 1_750,
+    "catalog": 3_150,
+    "store": 5_550,
+    "concurrency": 1_450,
+    "process": 2_750,
+    "http": 850,
+    "kinds": 12_350,
+    "policy": 1_250,
+    "engine": 2_750,
+    "memory": 2_300,
+    "hub": 1_450,
+    "config": 500,
+    "folder_trust": 300,
+    "library": 950,
+    "models": 3_850,
+    "parsing": 2_450,
+    "agent": 4_450,
+    "workflow": 3_050,
+    "orchestrator": 1_350,
+    "testing": 350,
+    "documents": 550,
+    "adapters": 600,
+    "telemetry": 550,
+    "server": 9_050,
+    "web": 100,
+    "cluster": 1_050,
+    "batch": 2_000,
+    "evaluation": 600,
+    "simulation": 250,
+    "cli": 6_400,
+    "ferrule_tools": 11_600,
+}
+"""A change removes as many lines as it adds, from its own package or from another one, whose limit is lowered then."""
 PACKAGES = [package for layer in LAYERS.values() for package in layer]
 LAYER_OF = {package: number for number, layer in enumerate(LAYERS.values(), 1) for package in layer}
 SOURCE = Path(ferrule.__file__).parent
@@ -85,3 +121,15 @@ def test_the_package_does_not_import_the_bundled_tools():
         if "ferrule_tools" in imports_of(path)
     ]
     assert wrong == []
+
+
+def test_no_package_grows_beyond_its_lines():
+    folders = [(SOURCE / package, package) for package in PACKAGES]
+    folders.append((SOURCE.parent / "ferrule_tools", "ferrule_tools"))
+    too_long = {package: lines for folder, package in folders if (lines := count_lines(folder)) > MAX_LINES[package]}
+    assert too_long == {}
+
+
+def count_lines(package: Path) -> int:
+    paths = package.rglob("*.py") if package.is_dir() else [package.with_suffix(".py")]
+    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
