@@ -392,6 +392,7 @@ class RowLeases:
                 with self._mutex:
                     if not self._sent_times:
                         self._thread = None
+                        self._disconnect()
                         return
                     sent_times = dict(self._sent_times)
                 try:
