@@ -62,7 +62,7 @@ async def test_with_a_memory_what_was_seen_on_the_page_succeeds_at_once(runner, 
         answer = await run(web, library, follows=True)
     failed, worked = answer.steps[1:]
     assert failed.arguments["selector"] == "a.social-count" and not failed.is_success
-    assert worked.arguments == {"selector": "span#repo-stars-counter-star"} and worked.is_success
+    assert worked.arguments["selector"] == "span#repo-stars-counter-star" and worked.is_success
     assert answer.text == "It has 28.4k stars." and answer.is_finished
 
 
