@@ -56,7 +56,8 @@ def main() -> None:
             answer = asyncio.run(ask(f"http://127.0.0.1:{server.server_port}/acme/anvil", memory=memory))
             print(f"\n{'With' if memory else 'Without'} a memory:")
             for step in answer.steps:
-                print(f"  {step.action} {json.dumps(step.arguments)} → {step.text[:60]}…")
+                target = step.arguments.get("selector") or step.arguments["url"]
+                print(f"  {step.action} {target} → {step.text[:60]}…")
             print(f"  {answer.text.splitlines()[0]}")
         server.shutdown()
 
