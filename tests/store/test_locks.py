@@ -7,7 +7,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, closing, contextmanager
+from contextlib import AbstractAsyncContextManager, closing, contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -251,6 +251,24 @@ async def test_a_lock_that_the_database_does_not_release_is_released_later(postg
             pass
         assert failures == ["lock:job"]
         await take_when_free(other, "job")
+
+
+async def test_a_store_that_closes_while_a_lock_is_released_is_closed_by_one_thread_at_a_time(tmp_path, monkeypatch):
+    store = ToolKnowledgeStore(str(tmp_path / "calls.db"))
+    finish, meeting, met = writer.RecordWriter.finish, threading.Barrier(2), list[bool]()
+
+    def finish_with_others(self: writer.RecordWriter) -> None:
+        with suppress(threading.BrokenBarrierError):
+            meeting.wait(0.5)
+            met.append(True)
+        finish(self)
+
+    await store.__aenter__()
+    lock = store.lock("job")
+    await lock.__aenter__()
+    monkeypatch.setattr(writer.RecordWriter, "finish", finish_with_others)
+    await asyncio.gather(store.aclose(), lock.__aexit__(None, None, None))
+    assert met == []
 
 
 async def test_a_lock_that_was_taken_again_is_not_released_with_what_was_due_before(tmp_path):

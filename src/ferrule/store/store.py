@@ -114,6 +114,7 @@ class ToolKnowledgeStore:
         else:
             self._journal = FileJournal(self.location.journal, wake.set, self._start)
         self._append = self._journal.append
+        self._closing = threading.Lock()
         self._database = StoreDatabase(self.location)
         self.leases = open_leases(self.location, self._database, self._journal)
         """What only one process of the store has at a time."""
@@ -482,17 +483,18 @@ class ToolKnowledgeStore:
             self._count_failure(f"the lock {name!r} stays taken until the database accepts records again", error)
 
     def _close(self) -> None:
-        self._writer.stop()
-        keep = self._defer_import and not self._database.is_open and self._journal.has_room_for_segment()
-        if self.location.kind != "memory" and not keep:
-            try:
-                self._writer.finish()
-            except StoreError as error:
-                keep = True
-                self._count_failure("records stay in the journal until the store is opened again", error)
-        self._journal.close(keep=keep)
-        self._locks.close()
-        self._database.close()
+        with self._closing:  # a lock may be released meanwhile, which closes the store again
+            self._writer.stop()
+            keep = self._defer_import and not self._database.is_open and self._journal.has_room_for_segment()
+            if self.location.kind != "memory" and not keep:
+                try:
+                    self._writer.finish()
+                except StoreError as error:
+                    keep = True
+                    self._count_failure("records stay in the journal until the store is opened again", error)
+            self._journal.close(keep=keep)
+            self._locks.close()
+            self._database.close()
 
     def _count_failure(self, message: str, error: Exception) -> None:
         self.failures += 1
