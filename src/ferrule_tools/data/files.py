@@ -68,7 +68,7 @@ class DataFile:
     encoding: str | None = None
     delimiter: str | None = None
     header: bool | None = None
-    """Whether the first line has the names of the columns; None: detected, in a workbook if all its cells are text."""
+    """Whether the first line has the names of the columns; None: detected."""
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> DataFile:
@@ -315,8 +315,7 @@ def _split_header(rows: list[list[Any]], header: bool | None) -> tuple[list[str]
     """Return the names of the columns, and the rows below them."""
     if not rows:
         return ["column1"], []
-    filled = [cell for cell in rows[0] if cell != _EMPTY_CELL]
-    has_header = bool(filled) and all(isinstance(cell, str) for cell in filled) if header is None else header
+    has_header = header if header is not None else _looks_like_header(rows)
     header_texts = [_cell_text(cell).strip() for cell in rows[0]] if has_header else []
     titles: list[str] = []
     for index in range(len(rows[0])):
@@ -324,6 +323,21 @@ def _split_header(rows: list[list[Any]], header: bool | None) -> tuple[list[str]
             _unique_title(header_texts[index] if header_texts and header_texts[index] else f"column{index + 1}", titles)
         )
     return titles, rows[1:] if has_header else rows
+
+
+def _looks_like_header(rows: list[list[Any]]) -> bool:
+    """Return whether all cells are texts, or texts and years above other values."""
+    filled = [index for index, cell in enumerate(rows[0]) if cell != _EMPTY_CELL]
+    texts = [index for index in filled if isinstance(rows[0][index], str)]
+    years = [index for index in filled if _is_year(rows[0][index])]
+    if not texts or len(texts) + len(years) != len(filled):
+        return False
+    cells_below = ([row[index] for row in rows[1:] if row[index] != _EMPTY_CELL] for index in years)
+    return not any(below and all(map(_is_year, below)) for below in cells_below)
+
+
+def _is_year(cell: Any) -> bool:
+    return isinstance(cell, float) and cell.is_integer() and 1900 <= cell <= 2100
 
 
 def _unique_title(title: str, titles: list[str]) -> str:

@@ -110,13 +110,11 @@ def test_a_workbook_without_names_of_columns_gets_some(tmp_path):
     assert rows_of(tmp_path, {"path": "a.xlsx", "header": True}) == [[3, 4]]
 
 
-def test_numbers_over_the_columns_of_a_workbook_are_their_names_when_the_caller_says_so(tmp_path):
+def test_years_over_the_columns_of_a_workbook_are_their_names(tmp_path):
     (tmp_path / "a.xlsx").write_bytes(workbook(S=[["region", 2023, 2024], ["North", 1, 2000], ["South", 3, 4]]))
     (tmp_path / "born.xlsx").write_bytes(workbook(S=[["Ada", 1915], ["Bo", 2001]]))
-    output = analyzer_in(tmp_path).query(
-        'SELECT sum("2023"), max("2024") FROM a', {"a": {"path": "a.xlsx", "header": True}}
-    )
-    assert output["rows"] == [[4, 2000]]
+    assert names_in(tmp_path, "a.xlsx") == ["region", "2023", "2024"]
+    assert analyzer_in(tmp_path).query("SELECT sum(\"2023\") FROM 'a.xlsx'")["rows"] == [[4]]
     assert rows_of(tmp_path, "born.xlsx") == [["Ada", 1915], ["Bo", 2001]]
 
 
