@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from ferrule.concurrency import ConcurrencyConfig, ToolConcurrencyController
@@ -47,10 +48,13 @@ def read_log(log: Path) -> list[tuple[float, int, int]]:
     return [(float(at), int(pid), int(change)) for at, pid, change in (line.split() for line in lines)]
 
 
-def count_most_running(log: Path, killed: set[int], lease_seconds: float | None = None) -> int:
+def count_most_running(
+    log: Path, killed: set[int], lease_seconds: float | None = None, stopped: Mapping[int, int] | None = None
+) -> int:
     """How many calls ran together; the calls of a killed process ended with it, at the latest with its last line.
 
-    With a lease, a process that wrote nothing for half of it was stopped: others may have the slots of its calls.
+    With a lease, a process that wrote nothing for half of it was stopped: others may have the slots of its calls. The
+    same holds for a process that is known to have been `stopped` after so many lines.
     """
     lines = sorted(read_log(log))
     next_line: dict[int, float] = {}
@@ -59,7 +63,7 @@ def count_most_running(log: Path, killed: set[int], lease_seconds: float | None 
         pauses[index] = next_line.get(pid, at) - at
         next_line[pid] = at
     last_line = {pid: at for at, pid, _ in lines if pid in killed}
-    running, late_ends = Counter[int](), Counter[int]()
+    running, late_ends, seen = Counter[int](), Counter[int](), Counter[int]()
     most = 0
     for (at, pid, change), pause in zip(lines, pauses, strict=True):
         if change < 0 and late_ends[pid]:
@@ -67,9 +71,10 @@ def count_most_running(log: Path, killed: set[int], lease_seconds: float | None 
         else:
             running[pid] += change
         most = max(most, running.total())
+        seen[pid] += 1
         if last_line.get(pid) == at:
             del running[pid]
-        elif lease_seconds and pause > lease_seconds / 2:
+        elif (lease_seconds and pause > lease_seconds / 2) or (stopped and seen[pid] == stopped.get(pid)):
             late_ends[pid] += running.pop(pid, 0)
     return most
 
