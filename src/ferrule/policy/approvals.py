@@ -239,7 +239,7 @@ class Approvals:
         tenant: str | None = None,
         limit: int = 100,
     ) -> list[ApprovalRequest]:
-        """Return the newest requests first; of one tenant (an empty text: of none), or of all."""
+        """Return requests, the newest first: of one tenant (an empty text: of no tenant), or of all."""
         return (await self.list_and_count(state=state, run_id=run_id, tenant=tenant, limit=limit))[0]
 
     async def list_and_count(
@@ -250,7 +250,7 @@ class Approvals:
         tenant: str | None = None,
         limit: int = 100,
     ) -> tuple[list[ApprovalRequest], int]:
-        """Return the newest requests first, and how many there are without the limit."""
+        """Return requests, the newest first, and their number without the limit."""
         run_id, tenant = (None if value is None else escape_text(value) for value in (run_id, tenant))
         rows, count = await self._store.query(table.list_approvals, state, run_id, tenant, limit, self._clock())
         return [self._from_row(row) for row in rows], count
@@ -424,7 +424,7 @@ def explain_state(request: ApprovalRequest) -> str:
 
 
 def shorten_text(text: str) -> str:
-    """Return a reason for people: nobody reads more than a page."""
+    """Cut a reason that is longer than a page."""
     return text if len(text) <= MAX_REASON_LENGTH else f"{text[:MAX_REASON_LENGTH]} … [{len(text):,} characters]"
 
 

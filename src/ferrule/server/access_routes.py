@@ -222,7 +222,7 @@ async def _find_principal(body: PolicyTest, services: Services, client: Client) 
 
 
 def _find_action(body: PolicyTest, services: Services, client: Client) -> tuple[Tool, ToolCapability]:
-    """Return an administrator of a tenant is told nothing about tools that it may not use itself."""
+    """Find an action. An administrator of a tenant does not learn about tools that it may not use itself."""
     snapshot = services.library.engine.registry.snapshot()
     try:
         tool, capability = snapshot.find(body.tool, body.action)

@@ -240,7 +240,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """Return the server stops: requests in progress go on, but streams without an end are closed."""
+        """Close streams without an end when the server stops. Requests in progress go on."""
         super().shutdown()
         if self.cycle is not None and not self.cycle.response_complete and is_endless(self.scope):
             self.transport.close()
