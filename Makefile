@@ -76,10 +76,11 @@ docs: setup ## write the pages that are generated from the code, and build the m
 bench: setup web ## measure Ferrule, and other libraries for comparison
 	@$(BIN)/python benchmarks/run.py $(if $(ARGS),$(ARGS),--summary docs/benchmarks.json)
 
-bench-long: bench ## the same, and the server under load, a cluster, and batches with killed workers
+bench-long: bench ## the same, and the server under load, a cluster, batches with killed workers, hijacked agents
 	@$(BIN)/python -m benchmarks.server_load --calls 300000
 	@$(BIN)/python -m benchmarks.cluster
 	@$(BIN)/python -m benchmarks.batch_scale --folder bench-results/batch
+	@$(BIN)/python -m benchmarks.hijacked_agent
 
 chaos: setup ## kill processes, fill disks, damage files: check the promises of docs/reliability.md
 	@$(BIN)/python chaos/run.py $(ARGS)
