@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from ferrule.catalog.parameter_roles import Role
 from ferrule.concurrency import ConcurrencyConfig
 from ferrule.core.elicitation import OnElicit
 from ferrule.core.names import did_you_mean
@@ -39,6 +40,7 @@ from ferrule.kinds.http_request import HttpRequestConfig, HttpRequestExecutor
 from ferrule.kinds.openapi.tool import OpenApiEntry
 from ferrule.policy.budgets import Budget
 from ferrule.policy.policy import Policy, Rule, load_policy
+from ferrule.policy.provenance import ProvenanceRules, UntrustedTargets
 from ferrule.store import Retention, ToolKnowledgeStore
 
 T = TypeVar("T")
@@ -79,6 +81,16 @@ class PolicySection(_Section):
     """Skills and the digests of their SKILL.md, as `ferrule skills show` prints them; what they list as
     `allowed-tools` needs no approval while they are active.
     """
+    untrusted_targets: UntrustedTargets = "ask"
+    """`ask`, `deny` or `allow`: for a call of an agent whose target (a recipient, a path) comes from what a tool has
+    returned, not from the user.
+    """
+    own_domains: list[str] = []
+    """Your own domains: of a person whom the user has named, an address under these is known."""
+    trusted_output: list[str] = []
+    """Tools whose results count like what the user wrote, such as a contact list: names and patterns."""
+    parameter_roles: dict[str, Role] = {}
+    """By `tool.parameter`, or a pattern: `target` (whom, where, which) or `content`, where a tool does not say it."""
     provider: str | None = None
     """The name of a policy that an installed package provides; it gets the other keys."""
 
@@ -87,7 +99,14 @@ class PolicySection(_Section):
             return load_policy(
                 self.provider, {name: getattr(self, name) for name in ("rules", "default", "trusted_skills")}
             )
-        return Policy(rules=self.rules, default=self.default, trusted_skills=self.trusted_skills)
+        provenance = ProvenanceRules(
+            untrusted_targets=self.untrusted_targets,
+            own_domains=tuple(self.own_domains),
+            trusted_output=tuple(self.trusted_output),
+            parameter_roles=self.parameter_roles,
+        )
+        rules, skills = self.rules, self.trusted_skills
+        return Policy(rules=rules, default=self.default, trusted_skills=skills, provenance=provenance)
 
 
 class AgentSection(_Section):

@@ -42,7 +42,7 @@ from ferrule.agent.prompts import (
     system_prompt,
     warnings_from_earlier_runs,
 )
-from ferrule.agent.recovery import answer_interrupted_calls, restore_memory
+from ferrule.agent.recovery import answer_interrupted_calls, restore_memory, restore_origins
 from ferrule.agent.requests import (
     Answers,
     ApprovalDecisions,
@@ -78,6 +78,7 @@ from ferrule.models.choose import choose_model
 from ferrule.models.retry import RetryingModel, close_model
 from ferrule.policy.approvals import Person, check_person
 from ferrule.policy.policy import check_policy
+from ferrule.policy.provenance import ProvenanceRules, RunOrigins, UntrustedTargets
 from ferrule.texts.language import detect_language
 
 logger = logging.getLogger("ferrule.agent")
@@ -105,6 +106,7 @@ class Agent:
         policy: CallPolicy | None = None,
         principal: Principal | None = None,
         person: Person | None = None,
+        untrusted_targets: UntrustedTargets | None = None,
         memory: bool = True,
         style: Literal["tool_calls", "decisions"] | ReplyFormat = "tool_calls",
         window_tokens: int = 100_000,
@@ -119,7 +121,8 @@ class Agent:
 
         The model may end a run with `finish_task` and ask with `ask_user`; those in `control_tools` are shown to it, by
         default `ask_user` if there is a `person` to answer. `policy` decides about its calls instead of the library's.
-        `principal` is who it is to policies; by default an agent with its `name`.
+        `principal` is who it is to policies; by default an agent with its `name`. `untrusted_targets` ("ask", "deny",
+        "allow") says what happens to calls whose target comes from what a tool returned; by default the policy does.
         `memory=False` lets it repeat calls known to fail. Runs learn from earlier runs of the same tenant only:
         the principal's, or else the library's. Without a `person`, a run that needs an answer or an approval waits.
         With `style` "decisions", or a `DecisionFormat`, it decides by prompt, not by tool calls.
@@ -141,6 +144,9 @@ class Agent:
         self.instructions, self.person, self.memory = instructions, check_person(person), memory
         check_policy(policy)
         self.limits, self.policy = limits or RunLimits(), policy
+        self._provenance = ProvenanceRules.of(
+            self.library.engine.policy if policy is None else policy, untrusted_targets
+        )
         self._principal = self.library.with_tenant(principal or Principal(kind="agent", name=name))
         self._style, self._window = style, window_tokens
         self._core, self._schema_tokens = tuple(core_tools), schema_tokens
@@ -297,6 +303,7 @@ class Agent:
                 await run.require_new()
             active = await self._start_run(run, on_event, budget, output)
             earlier = [message for message in history if message["role"] != "system"]
+            active.origins.add_conversation(earlier)
             if direct_prompt is None:
                 prompt, first = self._build_instructions(task, output), self._toolbox.prepare(run.topic)
             else:
@@ -391,6 +398,7 @@ class Agent:
             memory = await self.library.create_run_memory(
                 run.context, max_retries=self.limits.max_retries, permissions=self._toolbox.permissions
             )
+        origins = RunOrigins(self._provenance, (self.instructions, run.task))
         subagent = ToolSubAgent(
             self.name,
             engine,
@@ -401,6 +409,7 @@ class Agent:
             policy=policy_of_run(run, engine.policy if self.policy is None else self.policy, engine.registry),
             model=BudgetedModel(self.model, budget),
             priority=self.limits.priority,
+            origins=origins,
         )
         permissions, snapshot = self._toolbox.permissions, engine.registry.snapshot()
         run.context.available_tools = [*map(permissions.permitted_spec, permissions.select_tools(snapshot).values())]
@@ -417,6 +426,7 @@ class Agent:
             budget=budget,
             memory=memory,
             listener=log_listener_errors(on_event),
+            origins=origins,
             events=events,
             reply_format=reply_format,
             output=output,
@@ -446,6 +456,7 @@ class Agent:
         run, registry = active.run, self.library.engine.registry
         await self._toolbox.prepare(run.topic)
         restore_memory(run, active.memory, registry)
+        restore_origins(run, active.origins, registry)
         require_question(run, answer)
         if run.state in (AgentState.FINISHED, AgentState.STOPPED):
             return

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Final
 
-from ferrule.agent.answer import StepResult
+from ferrule.agent.answer import ASK_USER, StepResult
 from ferrule.agent.control_tools import CONTROL_TOOLS
 from ferrule.agent.run import Run
 from ferrule.agent.toolbox import ResolvedCall, ToolOffer
@@ -14,7 +14,9 @@ from ferrule.agent.turn import ActiveRun, advice_for_model, result_of_call
 from ferrule.catalog.registry import ToolRegistry
 from ferrule.core.call import CALLER_CONVERSATION_AGENT, ToolExecutionResult
 from ferrule.errors import CANCELLED, KNOWN_FAILURE, PERMISSION_DENIED, VALIDATION_ERROR, ToolNotFound
+from ferrule.library.meta_tools import META_TOOLS
 from ferrule.memory import RunMemory
+from ferrule.policy.provenance import RunOrigins
 from ferrule.store import ToolCallRecord, ToolKnowledgeStore
 
 UNKNOWN_OUTCOME: Final = (
@@ -60,6 +62,20 @@ def restore_memory(run: Run, memory: RunMemory | None, registry: ToolRegistry) -
         except ToolNotFound:
             continue
         memory.restore_call(tool, capability, dict(step.arguments), result)
+
+
+def restore_origins(run: Run, origins: RunOrigins, registry: ToolRegistry) -> None:
+    """Tell what knows the texts of a run which texts a resumed run has had. Of results, only the text is stored."""
+    origins.add_conversation(run.messages[: run.begin_length])
+    for step in run.steps:
+        if step.tool_id == ASK_USER and step.is_success:
+            origins.add_trusted(step.text)
+        elif _was_executed(step) and step.tool_id not in (*CONTROL_TOOLS, *META_TOOLS):
+            try:
+                action = registry.find(step.tool_id, step.action)
+            except ToolNotFound:
+                action = None
+            origins.add_stored_result(action, step.tool_type, step.arguments, step.text, is_success=step.is_success)
 
 
 async def answer_interrupted_calls(active: ActiveRun, offer: ToolOffer) -> None:

@@ -111,6 +111,8 @@ class Run:
         self._offer: tuple[Sequence[Schema], str] | None = None
         self._offer_fields: dict[str, Any] = {}
         """What is stored with the next reply, because it differs from before."""
+        self.begin_length = 0
+        """How many messages there were before the model's first reply."""
         self.entry_count = 0
         self._store, self._entries = store, dict[str, Mapping[str, Any]]()
         self.secrets = store.get_run_secrets(self.id)
@@ -184,6 +186,7 @@ class Run:
     def begin(self, messages: Iterable[Message], *, workflow: str | None = None, history: str = "") -> None:
         """Begin the run. `workflow` and `history` belong to a plan."""
         self.messages += messages
+        self.begin_length = len(self.messages)
         self.call_ids |= {call["id"] for message in self.messages for call in message.get("tool_calls") or ()}
         self.workflow, self.history = workflow, history
         fields = {} if workflow is None else {"strategy": "plan", "workflow": workflow, "history": history}
@@ -380,6 +383,7 @@ class Run:
         if kind == "begin":
             self.workflow, self.history = entry.get("workflow"), entry.get("history", "")
             self.messages += entry.get("messages", ())
+            self.begin_length = len(self.messages)
             self.call_ids |= {call["id"] for message in self.messages for call in message.get("tool_calls") or ()}
         elif kind == "message":
             self._replay_message(entry)

@@ -56,6 +56,7 @@ from ferrule.library.subagent import ToolSubAgent
 from ferrule.memory import RunMemory
 from ferrule.memory.run_memory import VOLATILE_NAME
 from ferrule.policy.approvals import ApprovalRequest, Question
+from ferrule.policy.provenance import RunOrigins
 from ferrule.texts.language import detect_language
 from ferrule.texts.prompts import prompt_texts
 
@@ -96,6 +97,7 @@ class ActiveRun:
         budget: RunBudget,
         memory: RunMemory | None,
         listener: OnEvent | None,
+        origins: RunOrigins,
         events: RunEvents,
         reply_format: ReplyFormat,
         output: OutputType | None,
@@ -103,7 +105,7 @@ class ActiveRun:
         """`model` is the model as this run uses it. `subagent` executes its calls."""
         self.run, self.engine, self.resolver, self.budget, self.memory = run, engine, resolver, budget, memory
         self.model, self.requests, self.listener, self.events = model, requests, listener, events
-        self.format, self.output = reply_format, output
+        self.format, self.output, self.origins = reply_format, output, origins
         self.rejected_outputs = self.empty_replies = self.failed_turns = 0
         self._subagent, self._can_reason = subagent, can_reason(model)
         self._used_tools: set[Tool] = set()
@@ -247,6 +249,7 @@ class ActiveRun:
         """Record the user's answer to a question. Calls that failed before may be tried again, now that it is known."""
         result = ToolExecutionResult(is_success=True, tool_name=call.name, output={"result": text})
         self._record_answer(ResolvedCall(call, call), text, result=result)
+        self.origins.add_trusted(text)
         if self.memory is not None:
             self.memory.clear_failures()
 

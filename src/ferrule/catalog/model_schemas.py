@@ -11,6 +11,7 @@ from typing import Any
 
 from ferrule.core.content import encode_json
 from ferrule.core.json_schema import properties_of, read_list_keyword, required_names, resolve_schema
+from ferrule.core.schema.hints import ROLE_KEYWORD
 from ferrule.core.spec import Effects, JsonSchema, ToolCapability, ToolSpec
 from ferrule.texts.shorten import estimate_tokens, shorten
 
@@ -211,7 +212,7 @@ def _clean_schema(node: Any, name: str, shorten: bool) -> Any:
     clean = {
         keyword: _clean_keyword(keyword, value, shorten)
         for keyword, value in node.items()
-        if keyword != "$schema" and not (shorten and _is_redundant(keyword, value, name))
+        if keyword not in ("$schema", ROLE_KEYWORD) and not (shorten and _is_redundant(keyword, value, name))
     }
     # Until 2019 JSON Schema wrote the items of a tuple as a list under `items`.
     if isinstance(clean.get("items"), list):

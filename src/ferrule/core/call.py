@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, Protocol
 
 from ferrule.core.content import Content, Output, as_text
 from ferrule.core.model import Model
-from ferrule.core.permission import LOCAL_USER, CallPolicy, Principal
+from ferrule.core.permission import LOCAL_USER, CallPolicy, Decision, Principal
 from ferrule.core.spec import Effects, Tool, ToolCapability
 from ferrule.errors import CANCELLED, TIMEOUT, SetupError
 
@@ -65,6 +65,8 @@ class ToolExecutionContext:
     """Set by the engine when a person has approved exactly this call: a tool need not raise `NeedsApproval` then."""
     memory: CallMemory | None = field(default=None, repr=False, compare=False)
     """The run's memory: consulted before each call, updated after it."""
+    origins: CallOrigins | None = field(default=None, repr=False, compare=False)
+    """Where the values of the run come from; None outside a run."""
     policy: CallPolicy | None = field(default=None, repr=False, compare=False)
     """Decides about the call, and about those that tools make; None = the engine's."""
     model: Model | None = field(default=None, repr=False, compare=False)
@@ -132,6 +134,29 @@ class CallMemory(Protocol):
         self, tool: Tool, capability: ToolCapability, params: dict[str, Any], result: ToolExecutionResult, /
     ) -> None:
         """Store the result of a call; may add to its metadata."""
+
+
+class CallOrigins(Protocol):
+    """What a run knows of where values come from (see `ferrule.policy.provenance`)."""
+
+    @property
+    def has_untrusted(self) -> bool: ...
+
+    def add_result(
+        self, tool: Tool, capability: ToolCapability, arguments: Any, result: ToolExecutionResult, /
+    ) -> None:
+        """Add what a call has returned."""
+
+    def decide(
+        self, decision: Decision, tool: Tool, capability: ToolCapability, arguments: Mapping[str, Any], /
+    ) -> Decision:
+        """Return the decision of a policy, or a stricter one if the call has a target that the user did not name."""
+
+    def mark(self, tool: Tool, capability: ToolCapability, arguments: Mapping[str, Any], /) -> Mapping[str, Any]:
+        """Return the arguments for a policy; these say whether the call has a target that the user did not name."""
+
+    def describe(self, tool: Tool, capability: ToolCapability, arguments: Mapping[str, Any], /) -> dict[str, str]:
+        """Return where each argument comes from, for people."""
 
 
 class CallTool(Protocol):

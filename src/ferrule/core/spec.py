@@ -77,6 +77,8 @@ class Effects:
     cache_ttl: float = 300.0
     polling: bool = False
     """Meant to be called repeatedly with the same arguments until something has changed; such calls are not loops."""
+    trusted_output: bool = False
+    """Returns only what the user can rely on, such as a sum, the time, or the user's own contacts."""
 
     @property
     def repeatable(self) -> bool:

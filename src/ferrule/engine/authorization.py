@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from ferrule.catalog.registry import RegistrySnapshot
-from ferrule.core.call import ToolExecutionContext
+from ferrule.core.call import CallOrigins, ToolExecutionContext
 from ferrule.core.names import did_you_mean
 from ferrule.core.permission import LOCAL_USER, CallPolicy, Decision, Principal
 from ferrule.engine.call_state import PreparedAction, RunningCall, make_record
@@ -47,8 +47,10 @@ class Authorizer:
     def context_of_nested_call(self, context: ToolExecutionContext, parent: RunningCall | None) -> ToolExecutionContext:
         """Return the context of a call that a tool makes by any way: the call may do no more than the tool's caller.
 
-        A mark of approval that did not come from the engine does not count.
+        A mark of approval that did not come from the engine does not count. The call belongs to the same run.
         """
+        if parent is not None and context.origins is not parent.context.origins:
+            context = replace(context, origins=parent.context.origins)
         if parent is None or (context.principal is parent.principal and context.policy is parent.policy):
             return replace(context) if context.is_approved else context
         if parent.principal is LOCAL_USER and parent.policy is None:
@@ -90,8 +92,13 @@ class Authorizer:
         self, call: RunningCall, action: PreparedAction, arguments: Mapping[str, Any]
     ) -> Decision:
         """Return what the policy says about this very call. Raises PermissionDenied if the call is not allowed."""
-        permissions = self.permissions(call.principal, call.policy)
-        decision = call.decision = permissions.decide(action.tool, action.capability, arguments)
+        permissions, origins = self.permissions(call.principal, call.policy), _origins_of(call, action)
+        if origins is not None:
+            arguments = origins.mark(action.tool, action.capability, arguments)
+        decision = permissions.decide(action.tool, action.capability, arguments)
+        if origins is not None:
+            decision = origins.decide(decision, action.tool, action.capability, arguments)
+        call.decision = decision
         if decision.verdict == "deny":
             raise PermissionDenied(decision.reason)
         return decision
@@ -188,6 +195,14 @@ class Authorizer:
             f"`ferrule approvals approve {request.approval_id}`.{repeat}",
             **{**details, "approval_id": request.approval_id},
         )
+
+
+def _origins_of(call: RunningCall, action: PreparedAction) -> CallOrigins | None:
+    """Return what decides about the targets of a call that a model chose, once its run has seen untrusted text."""
+    origins = call.context.origins
+    if origins is None or not origins.has_untrusted or call.principal.kind != "agent":
+        return None
+    return None if call.principal.owns(action.tool) else origins
 
 
 def _is_external(principal: Principal) -> bool:

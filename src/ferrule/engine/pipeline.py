@@ -97,6 +97,7 @@ class CallPipeline:
 
     async def run(self, call: RunningCall, tool: Tool | None = None) -> ToolExecutionResult:
         """Run all steps of one call, of `tool` or of the tool that the call names."""
+        origins = call.context.origins
         try:
             action = call.prepared = self._find_action(call, tool) or await self._find_after_discovery(call, tool)
             if action.prepare is not None and (tool_to_call := action.prepare(action.tool, action.capability)):
@@ -106,6 +107,7 @@ class CallPipeline:
             await self._validate(call, action)
             output = self._check_known_failure(call, action)
             is_undecided = decision.verdict != "allow" or decision.depends_on_arguments
+            is_undecided = is_undecided or (origins is not None and origins.has_untrusted)
             if (is_undecided or call.context.approval_id is not None) and await self._authorize(call, action, decision):
                 output = self._check_known_failure(call, action)  # the person has changed the arguments
             if output is None:
@@ -146,6 +148,8 @@ class CallPipeline:
         if call.context.memory is not None:
             # Before the record: the memory may add to the metadata.
             self._update_memory(call, call.context.memory, result)
+        if origins is not None and call.prepared is not None and not call.principal.owns(call.prepared.tool):
+            origins.add_result(call.prepared.tool, call.prepared.capability, call.params, result)
         self._log.record_end(call, result)
         if self._events.has_subscribers:
             self._log.emit_end(call, result)
@@ -289,7 +293,7 @@ class CallPipeline:
 
         Returns whether the person has changed the arguments.
         """
-        if decision.depends_on_arguments:
+        if decision.depends_on_arguments or call.context.origins is not None:
             decision = self._decide_with_arguments(call, action)
         if decision.verdict == "allow" and call.context.approval_id is None:
             return False

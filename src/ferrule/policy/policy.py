@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any, ClassVar, Final, get_args
+from typing import Any, ClassVar, Final, Literal, get_args
 from weakref import WeakKeyDictionary
 
 from ferrule.catalog.registry import RegistrySnapshot
@@ -14,6 +14,7 @@ from ferrule.core.names import ACTION_SEPARATOR, did_you_mean, model_name
 from ferrule.core.permission import CallPolicy, Decision, Principal, Verdict, matches_any
 from ferrule.core.spec import Effects, Tool, ToolCapability, ToolSpec
 from ferrule.errors import SetupError, ToolNotFound, error_text
+from ferrule.policy.provenance import ProvenanceRules, UntrustedArguments
 
 ENTRY_POINT_GROUP = "ferrule.policies"
 _EFFECTS: Final = ("destructive", "read_only", "idempotent", "changing", "open_world")
@@ -40,6 +41,8 @@ class Rule:
     """Conditions by the names of arguments: a value, a pattern (`/etc/*`), a list of these, or
     `{"more_than": 100}` and `{"less_than": 100}`.
     """
+    origin: Literal["", "trusted", "untrusted"] = ""
+    """`untrusted`: calls of a run whose target the user has not named (see docs/policy.md); `trusted`: all others."""
     reason: str = ""
     """Shown to the person who is asked, or to the caller who is refused; not to one from outside if all calls are."""
     __pydantic_config__: ClassVar = {"extra": "forbid"}  # for `ferrule.toml`, where a wrong key must not be ignored
@@ -54,6 +57,8 @@ class Rule:
                 )
         if not isinstance(self.arguments, Mapping):
             raise SetupError(f"The arguments of a rule are conditions by name, not {self.arguments!r}.")
+        if self.origin not in ("", "trusted", "untrusted"):
+            raise SetupError(f"The origin of a rule must be trusted or untrusted, not {self.origin!r}.")
         if self.effect and self.effect not in _EFFECTS:
             raise SetupError(f"There is no effect {self.effect!r}; write one of: {', '.join(_EFFECTS)}.")
         for name, condition in self.arguments.items():
@@ -64,7 +69,7 @@ class Rule:
                 )
 
     def __str__(self) -> str:
-        conditions = {"tag": self.tag, "effect": self.effect, "principal": self.principal}
+        conditions = {"tag": self.tag, "effect": self.effect, "principal": self.principal, "origin": self.origin}
         parts = [f"tool {self.tool}", *(f"{name} {value}" for name, value in conditions.items() if value)]
         parts += [f"{name} = {as_text(condition)}" for name, condition in self.arguments.items()]
         return f"{self.verdict}: {', '.join(parts)}"
@@ -82,10 +87,12 @@ class Rule:
         )
 
     def accepts(self, arguments: Mapping[str, Any]) -> bool:
-        """Return whether the conditions on arguments hold.
+        """Return whether the conditions on arguments and their origin hold.
 
         A value that cannot be compared counts against the call: it fails an allow rule and matches an ask or deny rule.
         """
+        if self.origin and (self.origin == "untrusted") != isinstance(arguments, UntrustedArguments):
+            return False
         is_allowing = self.verdict == "allow"
         for name, condition in self.arguments.items():
             answers = [
@@ -127,6 +134,8 @@ class Policy:
     """For calls that no rule matches. None: ask before a destructive call that a model chose, allow everything else."""
     trusted_skills: Mapping[str, str] = field(default_factory=dict)
     """Skills, with the digests of their files, whose `allowed-tools` need no approval while the skill is active."""
+    provenance: ProvenanceRules = ProvenanceRules()
+    """What calls of a run may do whose target comes from what a tool returned, not from the user."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rules", tuple(self.rules))
@@ -143,7 +152,7 @@ class Policy:
         for rule in self.rules if self.default is not None else (*self.rules, *DEFAULT_RULES):
             if not rule.applies_to(principal, tool, capability):
                 continue
-            if rule.arguments:
+            if rule.arguments or rule.origin:
                 depends_on_arguments = True
                 if rule.verdict == "deny" if arguments is None else not rule.accepts(arguments):
                     continue
@@ -154,7 +163,8 @@ class Policy:
                 depends_on_arguments=depends_on_arguments,
             )
         verdict, reason = self._default_verdict(principal, tool, capability)
-        return Decision(verdict=verdict, reason=reason, depends_on_arguments=depends_on_arguments)
+        rule = "default: allow" if self.default == "allow" else ""  # what somebody has written counts as a rule
+        return Decision(verdict=verdict, reason=reason, rule=rule, depends_on_arguments=depends_on_arguments)
 
     def _default_verdict(self, principal: Principal, tool: Tool, capability: ToolCapability) -> tuple[Verdict, str]:
         name = tool.spec.model_name(capability)

@@ -43,6 +43,7 @@ from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory.failures import FailureClass, FailureClassifier
 from ferrule.parsing import parse_tool_calls
 from ferrule.policy.approvals import ApprovalRequest, Question, digest_of_arguments
+from ferrule.policy.provenance import ProvenanceRules, RunOrigins
 from ferrule.texts.language import detect_language
 from ferrule.texts.planning_prompts import (
     DOES_NOT_KNOW,
@@ -95,6 +96,8 @@ class ExecutionAgent:
         self._failing_model = failing_model or model
         self._policy, self._principal, self._memory = policy, principal, memory
         self._failures = FailureClassifier()
+        self._origins: tuple[tuple[str, str], RunOrigins, set[str]] | None = None
+        """The texts of the run whose steps are executed, with its id and its question, and the steps they are from."""
         self.permissions = library.engine.permissions(principal, policy)
         self.usage = Usage()
 
@@ -342,6 +345,24 @@ class ExecutionAgent:
                 return tag
         return None
 
+    def _find_origins(self, step: PlanStep, context: StepContext) -> RunOrigins:
+        """Return the texts of the run. Of steps that were executed by another process, there is only the text."""
+        key = context.run_id, context.question
+        if self._origins is None or self._origins[0] != key:
+            policy = self._library.engine.policy if self._policy is None else self._policy
+            self._origins = key, RunOrigins(ProvenanceRules.of(policy), (context.question,)), set()
+            if context.history:
+                self._origins[1].add_untrusted(context.history, "from the conversation before")
+        _, origins, known_steps = self._origins
+        known_steps.add(str(step.id))
+        for step_id, result in context.results.items():
+            if step_id not in known_steps and result.tool_type == ASK_USER and result.success:
+                origins.add_trusted(result.text)
+            elif step_id not in known_steps and result.tool_type != NO_TOOL:
+                origins.add_untrusted(result.text, f"from the result of {result.tool_type} in step {step_id}")
+            known_steps.add(step_id)
+        return origins
+
     def _build_call_context(self, step: PlanStep, context: StepContext, attempt: int) -> ToolExecutionContext:
         return ToolExecutionContext(
             caller_id=self._name,
@@ -353,6 +374,7 @@ class ExecutionAgent:
             memory=self._memory,
             policy=self._policy,
             model=self._failing_model,
+            origins=self._find_origins(step, context),
         )
 
     # By reasoning

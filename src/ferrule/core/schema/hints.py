@@ -10,7 +10,7 @@ from __future__ import annotations
 import types
 from collections import abc
 from dataclasses import fields, is_dataclass
-from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Final, Literal, NewType, Union, get_args, get_origin
 
 from ferrule.core.json_schema import JsonSchema
 
@@ -24,6 +24,28 @@ class Secret:
         schema = handler(core_schema)
         schema["writeOnly"] = True
         return schema
+
+
+ROLE_KEYWORD: Final = "x-ferrule-role"
+"""The keyword of a schema with the role of a parameter; models are not shown it."""
+
+
+class Target:
+    """Marks a parameter that says whom, where or which: `to: Annotated[str, Target()]`."""
+
+    role: ClassVar[str] = "target"
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> Any:
+        schema = handler(core_schema)
+        schema[ROLE_KEYWORD] = cls.role
+        return schema
+
+
+class Content(Target):
+    """Marks a parameter that only says what: `text: Annotated[str, Content()]`."""
+
+    role: ClassVar[str] = "content"
 
 
 def is_secret_marker(metadata: object) -> bool:
@@ -164,6 +186,8 @@ def _metadata_to_keywords(metadata: Any, json_type: str) -> JsonSchema | None:
         return {"description": metadata}
     if is_secret_marker(metadata):
         return {"writeOnly": True}
+    if metadata in (Target, Content) or isinstance(metadata, Target):
+        return {ROLE_KEYWORD: metadata.role}
     if isinstance(getattr(metadata, "documentation", None), str):
         return {"description": metadata.documentation}
     module, name = type(metadata).__module__, type(metadata).__name__

@@ -17,7 +17,7 @@ from ferrule.errors import SpecError
 OPTIONS_ATTRIBUTE = "__ferrule_tool__"
 """The attribute of a decorated object that has its options."""
 
-_EFFECT_OPTIONS = ("read_only", "idempotent", "destructive", "polling")
+_EFFECT_OPTIONS = ("read_only", "idempotent", "destructive", "polling", "trusted_output")
 _LIMIT_OPTIONS = ("timeout", "bucket", "isolation", "max_output", "placement", "resources")
 
 # Shared by all tools without such options.
@@ -48,6 +48,7 @@ class ToolKeywords(TypedDict, total=False):
     idempotent: bool
     destructive: bool
     polling: bool
+    trusted_output: bool
     cacheable: bool | float
     price: float
     examples: Sequence[Mapping[str, Any]]
@@ -77,6 +78,7 @@ class ToolOptions:
     idempotent: bool | None = None
     destructive: bool | None = None
     polling: bool | None = None
+    trusted_output: bool | None = None
     cacheable: bool | float | None = None
     """True, or for how many seconds."""
     price: float | None = None

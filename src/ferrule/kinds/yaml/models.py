@@ -79,6 +79,7 @@ class EffectsSection(YamlSection):
     destructive: bool | None = None
     cacheable: bool | None = None
     polling: bool | None = None
+    trusted_output: bool | None = None
     cache_ttl: Seconds = None
 
 
@@ -178,6 +179,7 @@ class SchemaNotationSection(YamlSection):
     model_config = ConfigDict(extra="allow")
     description: str = ""
     secret: bool = False
+    role: Literal["target", "content"] | None = None
     validation: dict[str, Any] = {}
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from ferrule.core.content import as_text
 from ferrule.core.names import did_you_mean
+from ferrule.core.schema.hints import ROLE_KEYWORD
 from ferrule.core.schema_limits import BoundedValidator
 from ferrule.core.spec import PARAMETER_TYPES, JsonSchema
 from ferrule.errors import SpecError
@@ -77,7 +78,7 @@ _CONSTRAINT_KEYWORDS: Final = tuple(
         ]
     )
 )
-_NOTATION_KEYWORDS: Final = ("type", "required", "default", "description", "validation", "secret")
+_NOTATION_KEYWORDS: Final = ("type", "required", "default", "description", "validation", "secret", "role")
 _TYPE_IMPLYING_KEYWORDS: Final = frozenset({"anyOf", "oneOf", "allOf", "$ref", "enum", "const", "items", "properties"})
 """A parameter with one of these needs no `type`."""
 _KEYWORDS_HINT: Final = "the keywords are: " + ", ".join(
@@ -201,6 +202,8 @@ def _read_mapping(notation: _Notation, section: SchemaNotationSection) -> tuple[
     _check_consistency(notation, schema)
     if section.secret:
         schema["writeOnly"] = True
+    if section.role is not None:
+        schema[ROLE_KEYWORD] = section.role
     has_default = _read_default(notation, schema)
     return schema, is_required and not has_default
 
@@ -236,7 +239,7 @@ def _read_constraints(notation: _Notation, schema: JsonSchema) -> bool:
     is_required = False
     for key, value in notation.values.items():
         word = _SHORT_KEYWORDS.get(key, key)
-        if value is None or key in ("type", "default", "description", "validation", "secret"):
+        if value is None or key in ("type", "default", "description", "validation", "secret", "role"):
             continue
         if word == "required" and isinstance(value, bool):
             is_required = value

@@ -1,0 +1,583 @@
+"""Where the values of a run come from, and which calls may use them without a question.
+
+The texts of a run are *trusted* (instructions, what the user wrote and answered, results of tools that declare
+`trusted_output`) or *untrusted* (everything else that tools return). After a run has seen untrusted text, a call that
+changes something is asked about if a target of the call, such as a recipient, is not in a trusted text as a whole word.
+
+Nothing is searched before that question arises: a result costs one entry in a list.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from posixpath import normpath
+from typing import Any, Final, Literal, TypeAlias, get_args
+from unicodedata import normalize
+from urllib.parse import SplitResult, urlsplit
+
+from ferrule.catalog.effects import only_reads, split_name
+from ferrule.catalog.parameter_roles import ParameterRole, ParameterRoles, Role, infer_role, singular
+from ferrule.core.call import ToolExecutionResult
+from ferrule.core.content import as_text
+from ferrule.core.messages import Message, text_of_message
+from ferrule.core.permission import Decision
+from ferrule.core.spec import Tool, ToolCapability
+from ferrule.errors import EXECUTION_ERROR, SetupError
+
+_LETTER: Final = r"0-9A-Za-z_\u00c0-\u024f\u0370-\u1fff"
+"""Characters of words that are separated from other words; a Chinese word may stand next to any character."""
+_START: Final = rf"(?<![{_LETTER}])(?<![{_LETTER}][.:/@%+,-])"
+_END: Final = rf"(?![{_LETTER}]|[.:/@%+,-][{_LETTER}])"
+_ADDRESS_START: Final = rf"(?<![{_LETTER}.+%@/-])"
+_ADDRESS_END: Final = rf"(?![{_LETTER}@-]|\.[{_LETTER}])"
+_EMAIL: Final = re.compile(r"[^\s@<>,;:\"'()\[\]{}/]+@[^\s@<>,;:\"'()\[\]{}/]+\.[^\s@<>,;:\"'()\[\]{}./!?，。]+")
+_LINK: Final = re.compile(
+    r"\b[a-z][a-z0-9+.-]{1,20}://[^\s<>\"'`|\\^{}]+|\bwww\.[^\s<>\"'`]+"
+    r"|(?<![\w@.-])(?:[a-z0-9-]+\.)+(?:com|net|org|io|co|cn|ru|info|biz|xyz|top|app|dev|me|site|online|shop|link|click)"
+    r"(?![\w.-]*\w)(?:/[^\s<>\"'`]*)?",
+    re.I,
+)
+_OPAQUE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:#-]{0,99}")
+_PLAIN_SEGMENT: Final = re.compile(r"[^\W\d]{0,24}(?:[-_.()][^\W\d]{0,24}){0,8}")
+_PUBLIC_MAIL: Final = frozenset(
+    "126.com 163.com aol.com foxmail.com gmail.com gmx.com gmx.de googlemail.com hotmail.com icloud.com live.com "
+    "mail.com mail.ru me.com msn.com outlook.com pm.me proton.me protonmail.com qq.com sina.com web.de yahoo.com "
+    "yandex.ru yeah.net zoho.com".split()
+)
+"""Domains under which anybody can get an address: they vouch for nobody."""
+_ID_WORDS: Final = frozenset("code guid id identifier key no number ref uuid 编号 标识 号码".split())
+_MEMBERS: Final = frozenset(
+    "assignee author channel contact creator from group handle login member name owner recipient room sender team user "
+    "username 用户 成员 频道".split()
+)
+"""Words of fields with the names by which a server knows people and places of its own."""
+_SHORT_NUMBER: Final = 5
+"""Digits of a number that may stand in a text for something else; it is an id only with a word that says so."""
+_MAX_SETTING: Final = 80
+"""Characters of a text that is a setting, not a content."""
+_MAX_EXCERPT: Final = 100
+_READING_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+UntrustedTargets: TypeAlias = Literal["ask", "deny", "allow"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvenanceRules:
+    """What a policy says about values from outside."""
+
+    untrusted_targets: UntrustedTargets = "ask"
+    own_domains: tuple[str, ...] = ()
+    trusted_output: tuple[str, ...] = ()
+    """Tools whose results are trusted although they do not declare it: ids, names for models, or patterns."""
+    parameter_roles: Mapping[str, Role] = field(default_factory=dict)
+    """By `tool.parameter` or a pattern: `target` or `content`, for tools that do not declare it."""
+
+    def __post_init__(self) -> None:
+        if self.untrusted_targets not in get_args(UntrustedTargets):
+            raise SetupError(f"untrusted_targets must be ask, deny or allow, not {self.untrusted_targets!r}.")
+        for name, role in self.parameter_roles.items():
+            if role not in get_args(Role):
+                raise SetupError(f"The role of {name!r} must be target or content, not {role!r}.")
+        for name in ("own_domains", "trusted_output"):
+            if isinstance(getattr(self, name), str):
+                raise SetupError(f"{name} of a policy must be a list: write [{getattr(self, name)!r}].")
+
+    @classmethod
+    def of(cls, policy: Any, untrusted_targets: UntrustedTargets | None = None) -> ProvenanceRules:
+        """Return the rules of a policy; a policy of the user's own may lack them. The second argument wins."""
+        rules = getattr(policy, "provenance", None)
+        rules = rules if isinstance(rules, ProvenanceRules) else cls()
+        return rules if untrusted_targets is None else replace(rules, untrusted_targets=untrusted_targets)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UntrustedTarget:
+    """The first target of a call that is in no trusted text."""
+
+    parameter: str
+    value: str
+    reason: str
+
+
+class UntrustedArguments(dict[str, Any]):
+    """The arguments of a call that has an untrusted target, for rules with `origin = "untrusted"`."""
+
+    def __init__(self, arguments: Mapping[str, Any], target: UntrustedTarget) -> None:
+        super().__init__(arguments)
+        self.target = target
+
+
+@dataclass(slots=True)
+class _Result:
+    """What a tool returned, and how people are told about it."""
+
+    label: str
+    toolset: Hashable
+    output: Any
+    is_structured: bool
+    words: tuple[str, ...] = ()
+    """Of the name of the tool."""
+    text: str | None = None
+
+    def read_text(self) -> str:
+        if self.text is None:
+            self.text = _normalize(as_text(self.output))
+        return self.text
+
+
+class RunOrigins:
+    """The trusted and untrusted texts of one run."""
+
+    def __init__(self, rules: ProvenanceRules, trusted: Iterable[str] = ()) -> None:
+        self.rules = rules
+        self._roles = ParameterRoles(rules.parameter_roles)
+        self._own_domains = frozenset(domain.lower().lstrip("@") for domain in rules.own_domains)
+        self._trusted: list[str] = []
+        self._texts: tuple[str, str, str] | None = None
+        """The trusted texts: as they are, normalized, and normalized in lower case."""
+        self._results: list[_Result] = []
+        self._ids: dict[Hashable, dict[str, set[str]]] = {}
+        """By toolset and id: the words of the fields and tools that the id comes from."""
+        self._indexed = 0
+        self.has_untrusted = False
+        """Whether the run has seen untrusted text."""
+        for text in trusted:
+            self.add_trusted(text)
+
+    # The texts
+
+    def add_trusted(self, text: str) -> None:
+        if text:
+            self._trusted.append(text)
+            self._texts = None
+
+    def add_untrusted(self, text: Any, label: str) -> None:
+        """Add what was said in an earlier conversation, or what a stored step of the run returned."""
+        self._add(_Result(label, None, text, is_structured=False))
+
+    def add_result(self, tool: Tool, capability: ToolCapability, arguments: Any, result: ToolExecutionResult) -> None:
+        """Add what a call returned. The instructions of a skill are the user's files, and neither kind of text."""
+        if tool.source == "skills" and tool.spec.effects_of(capability).read_only:
+            return
+        if result.is_success:
+            output: Any = result.output
+        elif result.error_type == EXECUTION_ERROR:
+            output = result.error
+        else:
+            return
+        is_trusted = result.is_success and self._is_trusted_output(tool, capability) and not output.get("untrusted")
+        if is_trusted and (not self.has_untrusted or self._are_trusted(arguments)):
+            self.add_trusted(as_text(output))
+            return
+        self._add_output(tool, capability, output, has_parts=bool(result.content))
+
+    def add_conversation(self, messages: Iterable[Message]) -> None:
+        """Add the messages before the model's first reply: what the user has written, and what models have answered."""
+        is_after_result = False
+        for message in messages:
+            text, role = text_of_message(message), message["role"]
+            if role == "user" and not is_after_result:  # after results, it is a note for the model
+                self.add_trusted(text)
+            elif role != "system" and text:
+                self.add_untrusted(text, "from the conversation before")
+            is_after_result = role == "tool"
+
+    def add_stored_result(
+        self, action: tuple[Tool, ToolCapability] | None, name: str, arguments: Any, text: str, *, is_success: bool
+    ) -> None:
+        """Add the result of a step of a resumed run, which is stored as text: its fields are not known any more."""
+        is_trusted = action is not None and is_success and self._is_trusted_output(*action)
+        if is_trusted and (not self.has_untrusted or self._are_trusted(arguments)):
+            self.add_trusted(text)
+            return
+        self.add_untrusted(text, self._label(name, None))
+
+    def _add_output(self, tool: Tool, capability: ToolCapability, output: Any, *, has_parts: bool) -> None:
+        if not has_parts and not _has_text(output):  # numbers and booleans give no instructions
+            return
+        is_structured = isinstance(output, dict) and not output.get("untrusted")
+        if is_structured and output.keys() == {"result"} and isinstance(output["result"], str):
+            is_structured = not only_reads(tool.spec, capability)  # the id of what was made
+        label = self._label(tool.spec.model_name(capability), output)
+        self._add(_Result(label, _toolset_of(tool), output, is_structured, words=_words_of(tool, capability)))
+
+    def _add(self, result: _Result) -> None:
+        self._results.append(result)
+        self.has_untrusted = True
+
+    def _label(self, name: str, output: Any) -> str:
+        step = f"{name} in step {len(self._results) + 1}"
+        url = output.get("url") if isinstance(output, dict) else None
+        host = _split_url(url).hostname if isinstance(url, str) and "://" in url else None
+        return f"from the page {host}, read by {step}" if host else f"from the result of {step}"
+
+    def _is_trusted_output(self, tool: Tool, capability: ToolCapability) -> bool:
+        spec = tool.spec
+        if spec.effects_of(capability).trusted_output:
+            return True
+        names = (spec.tool_id, spec.model_name(capability))
+        return any(fnmatchcase(name, pattern) for pattern in self.rules.trusted_output for name in names)
+
+    def _are_trusted(self, arguments: Any) -> bool:
+        """Return whether all words of the arguments are in trusted texts, so that a result cannot repeat others."""
+        words = {word for _, value in _leaves("", arguments) for word in re.findall(r"\w+", str(value))}
+        return all(self._stands(word) for word in words)
+
+    # The question
+
+    def find_untrusted_target(
+        self, tool: Tool, capability: ToolCapability, arguments: Mapping[str, Any]
+    ) -> UntrustedTarget | None:
+        """Return the first value of a call that needs a person's approval because of its origin, if any."""
+        if not self.has_untrusted or _is_file_of_workspace(tool, capability):
+            return None
+        roles = self._roles.roles_of(tool.spec, capability)
+        values = list(_find_values(arguments, roles))
+        is_reading = only_reads(tool.spec, capability) or _is_reading_request(arguments)
+        if is_reading:
+            checked = [value for value in values if value.role.kind == "url"]
+            is_allowed: Callable[[_Value], bool] = lambda value: self._may_read(value.text)  # noqa: E731
+        else:
+            checked = [value for value in values if value.role.is_target] or _find_names(values)
+            toolset = _toolset_of(tool)
+            words = frozenset(_words_of(tool, capability))
+            is_allowed = lambda value: self._is_named(value, toolset, words)  # noqa: E731
+        for value in checked:
+            if not is_allowed(value):
+                return self._explain(tool, capability, value.parameter, value.text)
+        if not is_reading and any(value.role.kind in ("address", "id", "name", "url") for value in checked):
+            return self._find_untrusted_link(tool, capability, values)
+        return None
+
+    def mark(self, tool: Tool, capability: ToolCapability, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the arguments; as `UntrustedArguments` if the call has a target that the user did not name."""
+        target = self.find_untrusted_target(tool, capability, arguments)
+        return arguments if target is None else UntrustedArguments(arguments, target)
+
+    def decide(
+        self, decision: Decision, tool: Tool, capability: ToolCapability, arguments: Mapping[str, Any]
+    ) -> Decision:
+        """Return the decision of a policy, or a stricter one if the call has a target that the user did not name.
+
+        What a rule or the list of approved actions of a server allows is allowed.
+        """
+        verdict = self.rules.untrusted_targets
+        if not isinstance(arguments, UntrustedArguments) or decision.verdict != "allow" or verdict == "allow":
+            return decision
+        if decision.rule or capability.auto_approve:
+            return decision
+        return replace(decision, verdict=verdict, reason=arguments.target.reason, rule="untrusted_targets")
+
+    def _find_untrusted_link(
+        self, tool: Tool, capability: ToolCapability, values: Sequence[_Value]
+    ) -> UntrustedTarget | None:
+        """Return the first link or address in a content that the user did not name."""
+        for value in values:
+            if value.role.is_target:
+                continue
+            for address in _EMAIL.findall(value.text):
+                if not self._is_address_named(address):
+                    return self._explain(tool, capability, value.parameter, address)
+            for link in _LINK.findall(_EMAIL.sub(" ", value.text)):
+                if not self._is_url_named(link.rstrip(".,;:!?)]*，。）")):
+                    return self._explain(tool, capability, value.parameter, link)
+        return None
+
+    def _explain(self, tool: Tool, capability: ToolCapability, parameter: str, value: str) -> UntrustedTarget:
+        excerpt = value if len(value) <= _MAX_EXCERPT else f"{value[:_MAX_EXCERPT]}…"
+        reason = (
+            f"{tool.spec.model_name(capability)} would use {excerpt!r} as {parameter}, which the user has not named "
+            f"({self._find_origin(value)}; [policy] untrusted_targets decides about such calls)."
+        )
+        return UntrustedTarget(parameter=parameter, value=value, reason=reason)
+
+    def describe(self, tool: Tool, capability: ToolCapability, arguments: Mapping[str, Any]) -> dict[str, str]:
+        """Return where the value of each argument comes from, as a person reads it."""
+        origins: dict[str, str] = {}
+        for value in _find_values(arguments, self._roles.roles_of(tool.spec, capability)):
+            origin = self._find_origin(value.text)
+            name = value.parameter
+            origins[name] = origin if origins.get(name, origin) == origin else f"{origins[name]}; {origin}"
+        return origins
+
+    def _find_origin(self, value: str) -> str:
+        if self._stands(value):
+            return "from what the user wrote"
+        text = _normalize(value)
+        for result in reversed(self._results):
+            if text and text in result.read_text():
+                return result.label
+        return "in no text of the run: the model wrote it"
+
+    # Whether the user has named a value
+
+    def _is_named(self, value: _Value, toolset: Hashable, words: frozenset[str]) -> bool:
+        text = value.text.strip()
+        match value.role.kind:
+            case "address":
+                if "@" not in text and self._is_known_id(text, toolset, _MEMBERS):
+                    return True
+                return all(map(self._is_address_named, _split_addresses(text)))
+            case "url":
+                return self._is_url_named(text)
+            case "path":
+                return self._is_path_named(text)
+            case "account":
+                return self._stands(text) or self._stands(text, spaced=True)
+            case "id":
+                return self._is_id_named(text, words | value.nouns) or self._is_known_id(text, toolset, value.nouns)
+            case "name":
+                return self._stands(text.lstrip("#@"))
+            case _:
+                return self._stands(text)
+
+    def _is_address_named(self, address: str) -> bool:
+        inner = re.fullmatch(r"[^<>]*<([^<>]+)>", address)
+        address = (inner[1] if inner else address).strip()
+        if self._stands(address, start=_ADDRESS_START, end=_ADDRESS_END):
+            return True
+        local, at, domain = address.rpartition("@")
+        if not at or not local or not address.isascii():
+            return False
+        names = [name for name in re.split(r"[^a-z]+", local.lower()) if len(name) > 1]
+        return bool(names) and all(map(self._stands, names)) and self._is_domain_named(domain)
+
+    def _is_domain_named(self, domain: str) -> bool:
+        domain = domain.lower()
+        if domain in self._own_domains:
+            return True
+        return domain not in _PUBLIC_MAIL and self._stands(domain, start=rf"(?<![{_LETTER}.-])", end=_ADDRESS_END)
+
+    def _is_url_named(self, url: str) -> bool:
+        """Return whether a trusted text has the URL, or one that is the beginning of its path, or its host alone."""
+        parts = _split_url(url)
+        host = (parts.hostname or "").lower()
+        if not host or parts.username is not None or parts.password is not None or not url.isprintable():
+            return False
+        if _normalize(url) == url.lower() and host in self._own_domains:
+            return True
+        for named in _LINK.findall(self._trusted_texts()[1]):
+            trusted = _split_url(named.rstrip(".,;:!?)]，。）"))
+            is_same_host = (trusted.hostname or "").lower() == host and _port(trusted) == _port(parts)
+            if is_same_host and trusted.username is None and _is_below(parts.path, trusted.path):
+                if trusted.path.strip("/") and parts.path.rstrip("/") == trusted.path.rstrip("/"):
+                    return parts.query in ("", trusted.query)
+                return True
+        return "/" not in url and self._stands(url)
+
+    def _is_path_named(self, path: str) -> bool:
+        clean = normpath(path.replace("\\", "/")) if path else path
+        if clean.startswith("..") or "\0" in path:
+            return False
+        if self._stands(clean, is_exact=True):
+            return True
+        folders = clean.split("/")
+        parents = ("/".join(folders[:end]) for end in range(len(folders) - 1, 1, -1))
+        return any(
+            self._stands(parent, is_exact=True, end=rf"/?(?![{_LETTER}]|[.:@%+,/-][{_LETTER}])") for parent in parents
+        )
+
+    def _is_id_named(self, text: str, words: frozenset[str]) -> bool:
+        if not text.isdigit() or len(text) >= _SHORT_NUMBER:
+            return self._stands(text.lstrip("#@"))
+        before = "|".join(sorted(map(re.escape, {"id", "no", "nr", "number", "编号", "号", *words})))
+        pattern = rf"(?:#|(?<![a-z])(?:{before})\W{{0,3}}(?:(?:id|no|nr|number|is)\W{{0,3}})*){re.escape(text)}{_END}"
+        return re.search(pattern, self._trusted_texts()[2]) is not None
+
+    def _is_known_id(self, text: str, toolset: Hashable, nouns: frozenset[str]) -> bool:
+        """Return whether a tool of the same toolset has returned the id in a field for such ids.
+
+        The id of a file is none of an email: a word of the parameter (`file_id`) is in the names of the fields, or of
+        the tool, that the id comes from.
+        """
+        for result in self._results[self._indexed :]:
+            if result.is_structured:
+                ids = self._ids.setdefault(result.toolset, {})
+                for value, words in _find_ids(result.output, frozenset(result.words)):
+                    ids.setdefault(value, set()).update(words)
+        self._indexed = len(self._results)
+        ids_of_toolset = self._ids.get(toolset, {})
+        origin = ids_of_toolset.get(text) or ids_of_toolset.get(text.lstrip("#@"))
+        return origin is not None and (not nouns or not nouns.isdisjoint(origin))
+
+    def _may_read(self, url: str) -> bool:
+        """Return whether reading a URL sends no data out: somebody else has written the URL, or it is made of words."""
+        if self._is_url_named(url):
+            return True
+        parts = _split_url(url)
+        if not parts.hostname or parts.username is not None:
+            return False
+        host, text = parts.hostname, _normalize(url)
+        is_known_host = False
+        for result in reversed(self._results):
+            content = result.read_text()
+            if host in content:
+                if re.search(rf"{re.escape(text)}(?![{_LETTER}/?=&%#-]|[.:@+,][{_LETTER}])", content):
+                    return True
+                is_known_host = True
+        segments = [*host.split("."), *parts.path.split("/")]
+        return (
+            not is_known_host
+            and not parts.query
+            and not parts.fragment
+            and all(map(_PLAIN_SEGMENT.fullmatch, segments))
+        )
+
+    def _trusted_texts(self) -> tuple[str, str, str]:
+        if self._texts is None:
+            raw = "\n".join(self._trusted)
+            clean = normalize("NFKC", raw)
+            self._texts = raw, clean, _normalize(raw)
+        return self._texts
+
+    def _stands(
+        self, value: str, *, start: str = _START, end: str = _END, is_exact: bool = False, spaced: bool = False
+    ) -> bool:
+        """Return whether a value is in a trusted text as a whole word. A value with look-alike characters must be there
+        exactly so.
+        """
+        if not value.strip():
+            return False
+        raw, clean, folded = self._trusted_texts()
+        if normalize("NFKC", value) != value:
+            text = raw
+        else:
+            value, text = (value, clean) if is_exact else (_normalize(value), folded)
+        if not spaced and value not in text:
+            return False
+        letters = [re.escape(letter) for letter in value if letter not in " -"] if spaced else [re.escape(value)]
+        if spaced:  # another group of digits belongs to the account
+            start, end = rf"{start}(?<!\d[ -])", rf"{end}(?![ -]?\d)"
+        return re.search(f"{start}{'[ -]?'.join(letters)}{end}", text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A value in the arguments of a call, with the role of the parameter or the field that it is in."""
+
+    parameter: str
+    role: ParameterRole
+    text: str
+    nouns: frozenset[str] = frozenset()
+    """What its name says besides that it is an id: `file` of `file_id`."""
+
+
+def _find_values(arguments: Mapping[str, Any], roles: Mapping[str, ParameterRole]) -> Iterator[_Value]:
+    content = ParameterRole(role="content", reason="the tool does not declare it")
+    for name, argument in arguments.items():
+        role = roles.get(name) or infer_role(name, {})
+        for key, value in _leaves(name, argument):
+            if isinstance(value, bool) or value is None or value == "":
+                continue
+            own = role
+            if key != name:
+                inferred = infer_role(key, {})
+                own = inferred if inferred.is_target or not role.is_target else role
+                own = content if role.is_target and not inferred.is_target and "name says" in inferred.reason else own
+            yield _Value(name, own, str(value), frozenset(_singular_words(key)) - _ID_WORDS)
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the values inside a value, each with the name of the field that it is in."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(str(key), inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _leaves(name, inner)
+    else:
+        yield name, value
+
+
+def _find_ids(value: Any, words: frozenset[str], *, is_id: bool = False) -> Iterator[tuple[str, frozenset[str]]]:
+    """Yield the ids inside a result, each with the words of the fields that it is in."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            names = _singular_words(str(key))
+            is_field = not (_ID_WORDS | _MEMBERS).isdisjoint(names)
+            is_list = str(key) == "result" and isinstance(inner, list)
+            yield from _find_ids(inner, words.union(names), is_id=is_field or is_list)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _find_ids(inner, words, is_id=is_id)
+    elif is_id and isinstance(value, (str, int)) and _OPAQUE_ID.fullmatch(str(value)):
+        yield str(value), words
+
+
+def _words_of(tool: Tool, capability: ToolCapability) -> tuple[str, ...]:
+    return (*_singular_words(tool.id), *_singular_words(capability.name))
+
+
+def _singular_words(name: str) -> tuple[str, ...]:
+    return tuple(map(singular, split_name(name)))
+
+
+def _find_names(values: Sequence[_Value]) -> list[_Value]:
+    """Return what a call without a target is checked by: how the thing it makes is called, or else its settings."""
+    named = ParameterRole(role="target", kind="name")
+    labels = [replace(value, role=named) for value in values if value.role.is_label]
+    if labels:
+        return labels
+    return [
+        replace(value, role=named)
+        for value in values
+        if len(value.text) <= _MAX_SETTING and "\n" not in value.text and not _is_plain_number(value.text)
+    ]
+
+
+def _is_plain_number(text: str) -> bool:
+    return re.fullmatch(r"[\d\s.,:/+%TZ-]+", text) is not None
+
+
+def _is_reading_request(arguments: Mapping[str, Any]) -> bool:
+    return "url" in arguments and str(arguments.get("method", "")).upper() in _READING_METHODS
+
+
+def _is_file_of_workspace(tool: Tool, capability: ToolCapability) -> bool:
+    """Return whether a call makes or changes files of the workspace, and deletes none."""
+    is_file_tool = tool.source == "builtin" and tool.id in ("file_processor", "list_workspace_files", "search_files")
+    return is_file_tool and not capability.name.startswith(("delete", "remove"))
+
+
+def _toolset_of(tool: Tool) -> Hashable:
+    """Return what ids are valid in: a server, a tool with several actions, or all functions of a project."""
+    return "functions" if tool.handler == "function" and tool.source == "tools" else (tool.source, tool.id)
+
+
+def _has_text(value: Any) -> bool:
+    if isinstance(value, str):
+        return bool(value)
+    if isinstance(value, dict):
+        return any(map(_has_text, value.values()))
+    return isinstance(value, (list, tuple)) and any(map(_has_text, value))
+
+
+def _normalize(text: str) -> str:
+    return " ".join(normalize("NFKC", text).casefold().split())
+
+
+def _split_addresses(text: str) -> list[str]:
+    return [part.strip() for part in re.split(r"[,;，；\n]", text) if part.strip()] if "@" in text else [text]
+
+
+def _split_url(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url if "://" in url else f"//{url}")
+        _ = parts.port
+    except ValueError:
+        return urlsplit("")
+    return parts if "\\" not in url else urlsplit("")
+
+
+def _port(parts: SplitResult) -> int | None:
+    return None if parts.port in (80, 443) else parts.port
+
+
+def _is_below(path: str, folder: str) -> bool:
+    if ".." in path.split("/") or "%2e" in path.lower():
+        return path == folder
+    folder = folder.rstrip("/")
+    return not folder or path.rstrip("/") == folder or path.startswith(f"{folder}/")
