@@ -63,7 +63,6 @@ logger = logging.getLogger("ferrule.agent")
 
 T = TypeVar("T")
 
-REFUSED_BY_USER: Final = "The user refused this call."
 TIME_IS_UP: Final = "This call was cancelled: the time limit of the run was reached. Its outcome is unknown."
 _REPEATED_ON_PURPOSE = lazy_pattern(
     rf"{VOLATILE_NAME.pattern}|(^|[_\W])(again|append|click|draw|flip|increment|insert|move|press|refresh|repeat|roll"
@@ -236,8 +235,7 @@ class ActiveRun:
     async def _apply_decision(self, resolved: ResolvedCall, offer: ToolOffer, request: ApprovalRequest) -> None:
         """Execute a call that a person has approved, or record that the person refused it."""
         if request.state == "refused":
-            text = f"{REFUSED_BY_USER} {request.decision_reason}".strip()
-            self._record_answer(resolved, text, error_type=PERMISSION_DENIED)
+            self._record_answer(resolved, request.refusal, error_type=PERMISSION_DENIED)
         elif resolved.call.error is not None:
             self._record_answer(resolved, resolved.call.error, error_type=VALIDATION_ERROR)
         else:

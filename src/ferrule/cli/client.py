@@ -265,7 +265,9 @@ class RemoteClient:
                 _print_answer(data, as_json=options.as_json)
                 return
         # The token was revoked, or the server ends.
-        fail("The server ended the stream before the answer. `runs list` shows what became of it.", code=EXIT_STOPPED)
+        fail(
+            "The server ended the stream before the answer. `runs list` shows the state of the run.", code=EXIT_STOPPED
+        )
 
     def list_tools(self) -> list[dict[str, Any]]:
         return [{**tool, "unavailable": tool["needs"]} for tool in self._get("/v1/tools")["tools"]]
@@ -376,6 +378,6 @@ def _print_answer(answer: dict[str, Any], *, as_json: bool) -> None:
         for request in answer["approvals"]:
             print_error(f"? {request['tool_id']} needs approval: {request['reason']}")
             print_error(f"  Decide with: ferrule approvals approve {request['approval_id']}   (or deny)")
-            print_error(f"  The run then continues by itself: ferrule runs show {answer['run_id']}")
+            print_error(f"  The run then continues automatically: ferrule runs show {answer['run_id']}")
     if answer["state"] != AgentState.FINISHED:
         raise typer.Exit(EXIT_WAITING if answer["state"] == AgentState.WAITING else EXIT_STOPPED)

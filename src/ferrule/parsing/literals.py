@@ -198,7 +198,7 @@ def _parse_number(digits_text: str, at: int) -> int | float:
     except ValueError:
         raise LiteralError("a number has too many digits", at) from None
     if isinstance(value, float) and not math.isfinite(value):
-        raise LiteralError(f"{digits_text} is no finite number", at)
+        raise LiteralError(f"{digits_text} is not a finite number", at)
     return value
 
 

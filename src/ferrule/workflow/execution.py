@@ -18,7 +18,6 @@ from ferrule.agent.budget import NeedsPerson
 from ferrule.agent.formats import find_json_values
 from ferrule.agent.prompts import explain_denial
 from ferrule.agent.requests import HumanReply
-from ferrule.agent.turn import REFUSED_BY_USER
 from ferrule.catalog.model_schemas import NamedAction
 from ferrule.catalog.registry import ToolRegistry
 from ferrule.catalog.tags import extract_tags
@@ -140,7 +139,7 @@ class ExecutionAgent:
         self, step: PlanStep, context: StepContext, attempt: int, approval: ApprovalRequest | None
     ) -> StepResult:
         if approval is not None and approval.state == "refused":
-            return failure_result(step, f"{REFUSED_BY_USER} {approval.decision_reason}".strip(), PERMISSION_DENIED)
+            return failure_result(step, approval.refusal, PERMISSION_DENIED)
         try:
             tool, capability = self._library.engine.registry.find(step.tool_type)
         except CallError as error:
