@@ -45,7 +45,7 @@ MAX_LINES = {
     "folder_trust": 300,
     "library": 950,
     "models": 3_850,
-    "parsing": 2_450,
+    "parsing": 2_350,
     "agent": 4_450,
     "workflow": 3_050,
     "orchestrator": 1_350,

@@ -29,7 +29,7 @@ def test_known_parts_are_translated_and_others_stay():
         ),
         ("the host 'a.example' cannot be found. Check its name.", "找不到主机 'a.example'，请检查名称。"),
         (str(make_timeout_error("fetch", 3.0, is_abandoned=False)), "工具 'fetch' 在 3 秒内没有完成，已被停止。"),
-        ("The user refused this call. Too expensive", "用户拒绝了这次调用。 Too expensive"),
+        ("The user refused this call: Too expensive", "用户拒绝了这次调用：Too expensive"),
         ("quota exceeded", "quota exceeded"),
         ("There is no tool '付款'. List the tools to see which exist.", "没有工具 '付款'。"),
         (

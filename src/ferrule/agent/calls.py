@@ -49,7 +49,6 @@ UNKNOWN_OUTCOME: Final = (
     "This call was interrupted while it ran, so its outcome is unknown. It was not repeated. "
     "Find out what it did before you repeat it."
 )
-REFUSED_BY_USER: Final = "The user refused this call."
 TIME_IS_UP: Final = "This call was cancelled: the time limit of the run was reached. Its outcome is unknown."
 INTERRUPTED: Final = "interrupted"
 INTERRUPTED_STATUSES: Final = (INTERRUPTED, "cancelled", "running")
@@ -163,7 +162,7 @@ class RunCalls:
         A timeout does not include the wait for a slot; the time limit of the run does.
         """
         if approval is not None and approval.state == "refused":
-            error = f"{REFUSED_BY_USER} {approval.decision_reason}".strip()
+            error = approval.refusal
             return ToolExecutionResult(
                 is_success=False, tool_name=call.tool_id, error=error, error_type=PERMISSION_DENIED
             )

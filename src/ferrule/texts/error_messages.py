@@ -44,7 +44,7 @@ _CHINESE: Final[tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]] = 
         r"more time\.",
         r"工具 \1 在 \2 秒内没有完成，已被停止。",
     ),
-    (r"The user refused this call\.", "用户拒绝了这次调用。"),
+    (r"The user refused this call([.:]) ?", lambda m: f"用户拒绝了这次调用{'。' if m[1] == '.' else '：'}"),
     (r"(\S+) may destroy something that cannot be restored\.", r"\1 可能造成无法恢复的破坏。"),
     (r"The policy does not allow ('[^'\n]+')\.", r"策略不允许 \1。"),
     (r"There is no tool ('[^'\n]+')(?: here)?\.(?: List the tools to see which exist\.)?", r"没有工具 \1。"),
