@@ -44,8 +44,8 @@ def append_to_list(name: str = "x") -> None:
     names.append(name)
 
 
-def append_in_comprehension() -> list[None]:
-    return [names.append(name) for name in ("x", "y")]
+def change_in_comprehension() -> list[str]:
+    return [names.pop() for _ in range(len(names))]
 
 
 def append_in_helper() -> None:
@@ -119,7 +119,7 @@ def decorated() -> None:
 
 CHANGING = {
     append_to_list: "names",
-    append_in_comprehension: "names",
+    change_in_comprehension: "names",
     append_in_helper: "names",
     set_item: "counts",
     increase_item: "counts",

@@ -217,12 +217,13 @@ def _find_changes(function: Any, owner: Any, visited: set[Any]) -> Iterator[str]
         """The variables that have been loaded, by the place in the file where their expressions begin: code that
         changes a part of a variable (`orders["a"].items[0] = 1`) has the same place.
         """
-        value = last = None
+        value: Any = None
+        last = ""
         for each in dis.get_instructions(code):
             action, name, positions = each.opname, each.argval, each.positions
             place = (positions.lineno, positions.col_offset) if positions else (None, None)
             variable, whole = ("", owner) if last == "self" else loaded.get(place, (None, None))
-            before, value, last = value, None, None
+            before, value, last = value, None, ""
             is_closure = action.endswith("_DEREF") and name in closure and name in code.co_freevars
             if action in ("STORE_GLOBAL", "DELETE_GLOBAL") or (is_closure and not action.startswith("LOAD")):
                 yield name
