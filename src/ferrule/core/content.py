@@ -288,11 +288,12 @@ def _to_closest_json(value: Any) -> Any:
 
 def _to_json_result(value: Any) -> Any:
     """Convert like `_to_closest_json`. Raises ExecutionFailed for `<unlocked _thread.lock object at 0x7f…>`."""
-    closest = _to_closest_json(value)
-    if type(closest) is str and closest[:1] == "<" and type(value).__str__ is object.__str__:
-        kind = type(value)
+    closest, kind = _to_closest_json(value), type(value)
+    has_own_text: bool = kind.__str__ != object.__str__
+    if type(closest) is str and closest[:1] == "<" and not has_own_text:
+        name = f"{kind.__module__}.{kind.__qualname__}"
         raise ExecutionFailed(
-            f"The tool returned an object of the type {kind.__module__}.{kind.__qualname__}, which has no form in JSON. "
+            f"The tool returned an object of the type {name}, which has no form in JSON. "
             "Return text, a number, a list, a dict, a dataclass or a pydantic model with what the caller needs of it."
         )
     return closest
