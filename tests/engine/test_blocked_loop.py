@@ -55,8 +55,8 @@ async def test_a_call_that_blocks_beyond_its_timeout_says_that_it_could_not_be_s
         result = await engine.execute(function.__name__, timeout=0.1)
     assert not result.is_success and result.error_type == "timeout" and result.error is not None
     assert result.error.startswith(
-        f"Tool {function.__name__!r} did not finish within 0.1 s. It could not be stopped, because its code blocked the "
-        f"event loop for 0."
+        f"Tool {function.__name__!r} did not finish within 0.1 s. It could not be stopped, because its code blocked "
+        "the event loop for 0."
     )
     assert "what it did has taken effect" in result.error
     assert result.metadata["blocked_loop_seconds"] >= SECONDS

@@ -289,7 +289,7 @@ def _to_closest_json(value: Any) -> Any:
 def _to_json_result(value: Any) -> Any:
     """Convert like `_to_closest_json`. Raises ExecutionFailed for `<unlocked _thread.lock object at 0x7f…>`."""
     closest, kind = _to_closest_json(value), type(value)
-    has_own_text: bool = kind.__str__ != object.__str__
+    has_own_text = any("__str__" in vars(base) for base in kind.__mro__[:-1])
     if type(closest) is str and closest[:1] == "<" and not has_own_text:
         name = f"{kind.__module__}.{kind.__qualname__}"
         raise ExecutionFailed(

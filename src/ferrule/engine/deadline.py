@@ -7,7 +7,8 @@ cancelled, and cancelled again every half second while they ignore it.
 
 A tool that ignores all of that is abandoned: `run_until_abandoned` stands between the task and the tool's coroutine, so
 it can end the coroutine where it waits and let the task go on. Nothing of the coroutine runs after that; only tasks and
-threads that it started may. It also measures each step of the coroutine: one that blocks the event loop cannot be ended.
+threads that it started may. It also measures each step of the coroutine: a step that blocks the event loop cannot be
+ended.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ class Deadline:
             self._stop_timer = deadlines.loop.call_later(deadlines.stop_timeout, self._check_cancellation)
 
     def add_blocking_step(self, began: float) -> None:
-        """Note that a step of the tool has lasted since `began`. What calls inside it have blocked is not the tool's."""
+        """Note that a step of the tool has lasted since `began`. What calls inside it have blocked does not count."""
         steps, seconds = self._deadlines.blocking_steps, perf_counter() - began
         own = seconds - sum(nested for start, nested in steps if start >= began)
         if own > MAX_STEP:
