@@ -33,9 +33,10 @@ def test_known_parts_are_translated_and_others_stay():
         ),
         (
             "Tool 'fetch' did not finish within 1 s. It could not be stopped, because its code blocked the event loop "
-            "for 3.0 s, so it ran to its end: what it did has taken effect. Write it as `def`, which runs in a worker process "
-            "that can be killed, or await what takes long.",
-            "工具 'fetch' 在 1 秒内没有完成，也无法停止，因为它的代码阻塞了事件循环 3.0 秒，已运行到结束，其效果已经产生。"
+            "for 3.0 s, so it ran to its end: what it did has taken effect. Write it as `def`, which runs in a worker "
+            "process that can be killed, or await what takes long.",
+            "工具 'fetch' 在 1 秒内没有完成，也无法停止，"
+            "因为它的代码阻塞了事件循环 3.0 秒，已运行到结束，其效果已经产生。"
             "请把它写成 `def`（在可以终止的工作进程中运行），或对耗时的部分使用 await。",
         ),
         ("The user refused this call. Too expensive", "用户拒绝了这次调用。 Too expensive"),
