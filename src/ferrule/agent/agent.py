@@ -26,6 +26,7 @@ from ferrule.agent.answer import (
 )
 from ferrule.agent.budget import BudgetedModel, NeedsPerson, RunBudget, RunLimits
 from ferrule.agent.calls import RunCall, RunCalls
+from ferrule.agent.control_tools import CONTROL_TOOLS
 from ferrule.agent.formats import (
     DecisionFormat,
     OutputType,
@@ -71,6 +72,7 @@ from ferrule.core.names import did_you_mean
 from ferrule.core.permission import CallPolicy, Principal
 from ferrule.errors import BudgetSpent, ModelError, RequestTooLong, SetupError
 from ferrule.library.library import UnifiedToolLibrary
+from ferrule.library.meta_tools import META_TOOLS
 from ferrule.models.choose import choose_model
 from ferrule.models.retry import RetryingModel, close_model
 from ferrule.policy.approvals import Person, check_person
@@ -143,6 +145,9 @@ class Agent:
         self._core, self._schema_tokens = tuple(core_tools), schema_tokens
         self._control_tools = frozenset((["ask_user"] if person else []) if control_tools is None else control_tools)
         self._toolbox = self._make_toolbox(None if tools is None else register_functions(self.library, tools))
+        self._unchecked_tools = {tool for tool in tools or () if isinstance(tool, str)}
+        if self.library.engine.is_open:
+            self._check_tools()
         self._paused = PausedRuns()
 
     # Tools
@@ -158,11 +163,21 @@ class Agent:
 
     def load_tools_by_config(self, tool_names: Collection[str]) -> None:
         """Restrict the agent to these tools, replacing any earlier restriction. Names may have wildcards."""
-        snapshot, engine = self.library.engine.registry.snapshot(), self.library.engine
-        for name in tool_names:
-            if not (snapshot.may_contain(name) or set(name) & set("*?[") or engine.may_discover(name)):
-                raise SetupError(f"There is no tool {name!r}.{did_you_mean(name, snapshot.by_id)}")
+        self._unchecked_tools = set(tool_names)
+        self._check_tools()
         self._toolbox = self._make_toolbox(tool_names)
+
+    def _check_tools(self) -> None:
+        """Raise SetupError for a name that is no tool's, unless a server that is being listed may bring the tool."""
+        engine = self.library.engine
+        snapshot = engine.registry.snapshot()
+        known = {name for name in self._unchecked_tools if snapshot.may_contain(name) or set(name) & set("*?[")}
+        self._unchecked_tools -= {*known, *CONTROL_TOOLS, *META_TOOLS}
+        if unknown := sorted(name for name in self._unchecked_tools if not engine.may_discover(name)):
+            raise SetupError(
+                f"There is no tool {unknown[0]!r}.{did_you_mean(unknown[0], snapshot.by_id)} "
+                "Register the tool in the library first, or correct the name."
+            )
 
     @property
     def active_resources(self) -> dict[str, Any]:
@@ -382,6 +397,9 @@ class Agent:
         self, run: Run, on_event: OnEvent | None, budget: RunBudget, output: OutputType | None = None
     ) -> ActiveRun:
         engine, memory = self.library.engine, None
+        if self._unchecked_tools:
+            await engine.wait_for_discovery()
+            self._check_tools()
         events = budget.attach(engine, self._toolbox.principal, run.id)
         run.costs = budget.run_costs
         if self.memory:
