@@ -99,7 +99,7 @@ class PeerRoute:
     secret: str = field(repr=False)
 
 
-class WorkerChannel:
+class PeerChannel:
     """Sends messages to the other workers of the same `ferrule serve`, which receive them at `MESSAGES_PATH`."""
 
     is_available = True
@@ -166,9 +166,9 @@ class ServerFleet:
         self._looked_at = float("-inf")
         self._looking: asyncio.Task[None] | None = None
         store_channel = engine.store.open_channel(self.receive, self._read_missed_circuits)
-        self._channel: StoreChannel | WorkerChannel = store_channel
+        self._channel: StoreChannel | PeerChannel = store_channel
         if not store_channel.is_available and private_socket is not None:
-            self._channel = WorkerChannel(self._find_workers)
+            self._channel = PeerChannel(self._find_workers)
         self._open_circuit = engine.share_circuits(self._tell_open_circuit)
         self._tasks: set[asyncio.Task[None]] = set()
         self._listeners: set[Listener] = set()
