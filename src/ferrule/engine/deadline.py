@@ -33,6 +33,8 @@ class Deadline:
     """The time by which one call, run in the current task, must have ended."""
 
     # What most calls do not need is not set for each of them.
+    _extension = 0.0
+    """Seconds that reports of progress may still add."""
     _cancellations = 0
     _pauses = 0
     _has_ended = False
@@ -42,12 +44,15 @@ class Deadline:
     awaited: Any
     """What its tool waited for when it was abandoned."""
 
-    def __init__(self, deadlines: Deadlines, seconds: float) -> None:
+    def __init__(self, deadlines: Deadlines, seconds: float, max_seconds: float | None = None) -> None:
+        """`max_seconds`: up to which `restart` gives the call its seconds again; None: not at all."""
         task = asyncio.current_task(deadlines.loop)
         assert task is not None, "a call runs in a task"
         self._deadlines, self._task = deadlines, task
         self._cancellations_before = task.cancelling()
-        self._remaining = seconds
+        self._seconds = self._remaining = seconds
+        if max_seconds is not None and max_seconds > seconds:
+            self._extension = max_seconds - seconds
         self.when = deadlines.loop.time() + seconds
         if seconds != math.inf:
             deadlines.watch(self)
@@ -72,6 +77,18 @@ class Deadline:
         if self._pauses == 0 and self._remaining != math.inf and not self._has_ended:
             self.when = self._deadlines.loop.time() + self._remaining
             self._deadlines.watch(self)
+
+    def restart(self) -> None:
+        """Give the call its whole time again, as far as its longest time allows: it has reported progress."""
+        if not self._extension or self._has_ended or self.is_expired:
+            return
+        left = self._remaining if self._pauses else self.remaining()
+        more = min(self._seconds - left, self._extension)
+        self._extension -= more
+        if self._pauses:
+            self._remaining += more
+        else:
+            self.when += more  # the timer of the earlier time finds that nothing is due
 
     def is_of_this_loop(self) -> bool:
         return self._deadlines.loop is asyncio.get_running_loop()
