@@ -445,6 +445,7 @@ class Agent:
                 while run.state is AgentState.RUNNING:
                     await self._take_turn(active)
             except ModelError as error:
+                run.has_model_failed = not isinstance(error, BudgetSpent)
                 active.stop(str(error))
             except BaseException as error:
                 run.interrupt(error)

@@ -86,6 +86,7 @@ class Run:
         self.approvals: dict[str, ApprovalRequest] = {}
         self.text = ""
         self.reason = ""
+        self.has_model_failed = False
         self.finish_message: str | None = None
         """The message of `finish_task`; None until it is called."""
         self.value: Any = NO_OUTPUT
@@ -293,6 +294,7 @@ class Run:
             questions=tuple(self.questions.values()),
             approvals=tuple(self.approvals.values()),
             reason=self.reason,
+            has_model_failed=self.has_model_failed,
             errors=(self.reason,) if self.reason and self.state is AgentState.STOPPED else (),
             summary=dict(summary),
             value=self.value,
