@@ -67,6 +67,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()  # thousands of tests and modules, which every later collection of garbage would look at again
+    gc.set_threshold(5_000, 10, 10)
 
 
 @pytest.fixture(autouse=True)
