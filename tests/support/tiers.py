@@ -13,6 +13,8 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
+from ferrule.catalog.search import vectors
+
 # Nothing depends on the speed of the machine. `--hypothesis-profile=many` is for `make test-all`.
 _HEALTH_CHECKS = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture]
 hypothesis.settings.register_profile("few", deadline=None, max_examples=25, suppress_health_check=_HEALTH_CHECKS)
@@ -141,13 +143,23 @@ sys.addaudithook(_hear)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     if tier_of(item) == "unit":
         _GUARD.start()
     try:
         return (yield)
     finally:
         _GUARD.is_active = False
+        if _find_group(item) == "encoder" and (nextitem is None or _find_group(nextitem) != "encoder"):
+            _unload_encoder()
+
+
+def _unload_encoder() -> None:
+    """Free the memory of the encoder: the process goes on with other tests."""
+    vectors._make_encoder.cache_clear()
+    for name in [name for name in sys.modules if name.partition(".")[0] == vectors.PACKAGE]:
+        del sys.modules[name]
+    gc.collect()
 
 
 @pytest.hookimpl(wrapper=True)
