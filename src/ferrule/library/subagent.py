@@ -8,15 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, TypeAlias
 from uuid import uuid4
 
-from ferrule.core.call import (
-    DEFAULT_TIMEOUT,
-    Caller,
-    CallMemory,
-    CallOrigins,
-    Progress,
-    ToolExecutionContext,
-    ToolExecutionResult,
-)
+from ferrule.core.call import DEFAULT_TIMEOUT, Caller, CallMemory, Progress, ToolExecutionContext, ToolExecutionResult
 from ferrule.core.content import copy_json
 from ferrule.core.model import Model
 from ferrule.core.permission import LOCAL_USER, CallPolicy, Principal
@@ -48,13 +40,11 @@ class ToolSubAgent:
         policy: CallPolicy | None = None,
         model: Model | None = None,
         priority: int = 0,
-        origins: CallOrigins | None = None,
     ) -> None:
         """`caller` makes its calls: a hub or a library; the engine itself if None. `memory` is asked before each call.
 
         `tools` restricts it, and the tools that it calls, to these. `policy` decides instead of the engine's.
         `model` combines the answers where several tools do one job. Its calls have the `priority`.
-        `origins` has the texts of its run.
         """
         self.agent_id = agent_id
         self.parent_agent_id = parent_agent_id
@@ -65,7 +55,6 @@ class ToolSubAgent:
         self._engine = tool_engine
         self._caller: Caller = caller or tool_engine
         self.memory, self._policy, self._model, self._priority = memory, policy, model, priority
-        self.origins = origins
         self._on_result = on_result_callback
         self._variables: dict[str, Any] = {}
 
@@ -130,7 +119,6 @@ class ToolSubAgent:
             policy=self._policy,
             model=self._model,
             priority=self._priority,
-            origins=self.origins,
         )
 
     async def _add_details(self, action: str | None, params: Any, result: ToolExecutionResult) -> None:

@@ -163,8 +163,8 @@ class Policy:
                 depends_on_arguments=depends_on_arguments,
             )
         verdict, reason = self._default_verdict(principal, tool, capability)
-        rule = "default: allow" if self.default == "allow" else ""  # what somebody has written counts as a rule
-        return Decision(verdict=verdict, reason=reason, rule=rule, depends_on_arguments=depends_on_arguments)
+        source = "default: allow" if self.default == "allow" else ""  # what somebody has written counts as a rule
+        return Decision(verdict=verdict, reason=reason, rule=source, depends_on_arguments=depends_on_arguments)
 
     def _default_verdict(self, principal: Principal, tool: Tool, capability: ToolCapability) -> tuple[Verdict, str]:
         name = tool.spec.model_name(capability)

@@ -186,14 +186,14 @@ class RunOrigins:
             is_after_result = role == "tool"
 
     def add_stored_result(
-        self, action: tuple[Tool, ToolCapability] | None, name: str, arguments: Any, text: str, *, is_success: bool
+        self, action: tuple[Tool, ToolCapability] | None, name: str, arguments: Any, output: Any
     ) -> None:
-        """Add the result of a step of a resumed run, which is stored as text: its fields are not known any more."""
-        is_trusted = action is not None and is_success and self._is_trusted_output(*action)
+        """Add what a call of a resumed run returned. Of a step only the text is stored: its fields are not known."""
+        is_trusted = action is not None and self._is_trusted_output(*action)
         if is_trusted and (not self.has_untrusted or self._are_trusted(arguments)):
-            self.add_trusted(text)
-            return
-        self.add_untrusted(text, self._label(name, None))
+            self.add_trusted(as_text(output))
+        else:
+            self.add_untrusted(output, self._label(name, None))
 
     def _add_output(self, tool: Tool, capability: ToolCapability, output: Any, *, has_parts: bool) -> None:
         if not has_parts and not _has_text(output):  # numbers and booleans give no instructions

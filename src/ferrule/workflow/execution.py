@@ -15,17 +15,17 @@ from typing import Any, Final
 
 from ferrule.agent.answer import ASK_USER, NO_TOOL, AttemptLevel, PlanStep, StepAttempt, StepResult
 from ferrule.agent.budget import NeedsPerson
+from ferrule.agent.calls import RunCall, RunCalls
 from ferrule.agent.formats import find_json_values
 from ferrule.agent.prompts import explain_denial
 from ferrule.agent.requests import HumanReply
-from ferrule.agent.turn import REFUSED_BY_USER
 from ferrule.catalog.model_schemas import NamedAction
 from ferrule.catalog.registry import ToolRegistry
 from ferrule.catalog.tags import extract_tags
-from ferrule.core.call import CALLER_PLANNER, CallMemory, ToolExecutionContext, ToolExecutionResult
+from ferrule.core.call import CALLER_PLANNER, ToolExecutionContext, ToolExecutionResult
 from ferrule.core.content import as_text
 from ferrule.core.json_schema import properties_of, resolve_schema
-from ferrule.core.messages import Message, Usage, assistant_message, system_message, user_message
+from ferrule.core.messages import Message, ToolCall, Usage, assistant_message, system_message, user_message
 from ferrule.core.model import Model, ModelRequest, can_reason
 from ferrule.core.permission import PLANNER_PRINCIPAL, CallPolicy, Principal
 from ferrule.core.spec import Effects, Tool, ToolCapability
@@ -40,10 +40,11 @@ from ferrule.errors import (
 from ferrule.hub import ToolCandidate
 from ferrule.hub.synthesis import strategy_tag_of
 from ferrule.library.library import UnifiedToolLibrary
+from ferrule.memory import RunMemory
 from ferrule.memory.failures import FailureClass, FailureClassifier
 from ferrule.parsing import parse_tool_calls
 from ferrule.policy.approvals import ApprovalRequest, Question, digest_of_arguments
-from ferrule.policy.provenance import ProvenanceRules, RunOrigins
+from ferrule.policy.provenance import RunOrigins
 from ferrule.texts.language import detect_language
 from ferrule.texts.planning_prompts import (
     DOES_NOT_KNOW,
@@ -83,7 +84,7 @@ class ExecutionAgent:
         *,
         policy: CallPolicy | None = None,
         principal: Principal = PLANNER_PRINCIPAL,
-        memory: CallMemory | None = None,
+        memory: RunMemory | None = None,
         failing_model: Model | None = None,
         name: str = "execution",
     ) -> None:
@@ -96,8 +97,9 @@ class ExecutionAgent:
         self._failing_model = failing_model or model
         self._policy, self._principal, self._memory = policy, principal, memory
         self._failures = FailureClassifier()
-        self._origins: tuple[tuple[str, str], RunOrigins, set[str]] | None = None
-        """The texts of the run whose steps are executed, with its id and its question, and the steps they are from."""
+        self._calls: RunCalls | None = None
+        self._texts: set[str] = set()
+        """The questions and steps whose texts `origins` has."""
         self.permissions = library.engine.permissions(principal, policy)
         self.usage = Usage()
 
@@ -139,16 +141,63 @@ class ExecutionAgent:
 
     # With a tool
 
+    def calls_of(self, run_id: str) -> RunCalls:
+        """Return what makes the calls of the steps of a run; the run may be empty."""
+        if self._calls is None or self._calls.run_id != run_id:
+            self._texts.clear()
+            self._calls = RunCalls(
+                run_id,
+                self._library.engine,
+                self._library.hub,
+                name=self._name,
+                caller_type=CALLER_PLANNER,
+                principal=self._principal,
+                policy=self._policy,
+                memory=self._memory,
+                model=self._failing_model,
+            )
+        return self._calls
+
+    def _add_texts(self, origins: RunOrigins, step: PlanStep, context: StepContext) -> None:
+        """Tell what decides about the targets of calls which texts the step may use, besides results of its run."""
+        if context.question not in self._texts:
+            self._texts |= {context.question, context.history}
+            origins.add_trusted(context.question)
+            if context.history:
+                origins.add_untrusted(context.history, "from the conversation before")
+        self._texts.add(f"step {step.id}")
+        for step_id, result in context.results.items():
+            if f"step {step_id}" in self._texts or result.tool_type == NO_TOOL:
+                continue
+            self._texts.add(f"step {step_id}")
+            if result.tool_type == ASK_USER and result.success:
+                origins.add_trusted(result.text)
+            else:
+                origins.add_untrusted(result.text, f"from the result of {result.tool_type} in step {step_id}")
+
     async def _execute_with_tool(
         self, step: PlanStep, context: StepContext, attempt: int, approval: ApprovalRequest | None
     ) -> StepResult:
-        if approval is not None and approval.state == "refused":
-            return failure_result(step, f"{REFUSED_BY_USER} {approval.decision_reason}".strip(), PERMISSION_DENIED)
         try:
             tool, capability = self._library.engine.registry.find(step.tool_type)
         except CallError as error:
             return failure_result(step, str(error), error.error_type)
-        candidate = ToolCandidate.of(tool, capability)
+        candidate, candidates = (
+            ToolCandidate.of(tool, capability),
+            self._library.hub.find_by_name(tool.id, capability.name),
+        )
+        tool_call, calls = ToolCall(name=step.tool_type, id=call_id_of(step, attempt)), self.calls_of(context.run_id)
+        self._add_texts(calls.origins, step, context)
+        targets = [(each.tool, each.capability) for each in candidates]
+        call = RunCall(call=tool_call, original=tool_call, target=(tool, capability), candidates=targets)
+        result = calls.find_result(call)
+        if result is None and approval is not None and approval.state == "refused":
+            result = await calls.make(call, approval)
+        if result is not None:
+            attempts = [_make_attempt("name", tool.id, result)]
+            if (ended := _end_of_calls(step, result, tool, candidates, attempts)) is not None:
+                ended.arguments = result.arguments or {}
+                return ended
         try:
             params = await self._choose_input(step, candidate, context, approval)
         except CallError as error:
@@ -158,14 +207,9 @@ class ExecutionAgent:
                 if answer.success:
                     return answer
             return failure_result(step, str(error), error.error_type)
-        candidates = self._library.hub.find_by_name(tool.id, capability.name)
-        call = self._build_call_context(step, context, attempt)
-        if approval is not None and approval.tool_id == tool.id:  # or else it is for a call that the tool makes
-            call.approval_id = approval.approval_id
-        result = await self._library.hub.execute(tool.id, params, call, action=capability.name)
-        if result.error_type == APPROVAL_REQUIRED and "approval_id" in result.metadata:
-            request = await self._library.engine.approvals.get(result.metadata["approval_id"])
-            raise NeedsPerson(replace(request, call_id=str(step.id)))
+        call = _replace_arguments(call, params)
+        if result is None:
+            result = await calls.make(call, approval, request_id=str(step.id))
         attempts = [_make_attempt("name", tool.id, result)]
         refills = 0 if approval is not None else MAX_REFILLS
         while (ended := _end_of_calls(step, result, tool, candidates, attempts)) is None:
@@ -174,15 +218,15 @@ class ExecutionAgent:
                 other_params = await self._choose_other_arguments(step, candidate, context, params, result)
             if other_params is None:
                 ended = await self._replace_failed_call(
-                    step, context, candidate, candidates, params, call, result, attempts
+                    step, context, candidate, candidates, params, calls.context(tool_call.id), result, attempts
                 )
                 break
             params, refills = other_params, refills - 1
-            result = await self._library.hub.execute(tool.id, params, call, action=capability.name)
+            call = _replace_arguments(call, params)
+            result = await calls.make(call, request_id=str(step.id))
             attempts.append(_make_attempt("name", tool.id, result))
-        if approval is not None and result.metadata.get("arguments_edited"):
-            params = approval.edited_arguments or params
-        ended.arguments = self._library.engine.redact_arguments(tool.id, params, capability.name)
+        # Several candidates that have answered together have no arguments of their own.
+        ended.arguments = calls.redact_arguments(call) if result.arguments is None else result.arguments
         return ended
 
     def _may_need_other_arguments(
@@ -206,10 +250,7 @@ class ExecutionAgent:
     ) -> StepResult:
         """Return the result of a similar tool, or what the model knows without a tool, or the failure."""
         if not result.is_success and (tag := self._infer_capability_from_step(step, failed, candidates)) is not None:
-            # An approval of one tool is not an approval of another.
-            other = await self._library.hub.execute_by_capability(
-                tag, params, replace(call, approval_id=None), replacing=failed
-            )
+            other = await self._library.hub.execute_by_capability(tag, params, call, replacing=failed)
             attempts.append(_make_attempt("capability", ", ".join(other.metadata.get("answered_by") or [tag]), other))
             result = other if other.is_success else result
         if result.is_success:
@@ -345,38 +386,6 @@ class ExecutionAgent:
                 return tag
         return None
 
-    def _find_origins(self, step: PlanStep, context: StepContext) -> RunOrigins:
-        """Return the texts of the run. Of steps that were executed by another process, there is only the text."""
-        key = context.run_id, context.question
-        if self._origins is None or self._origins[0] != key:
-            policy = self._library.engine.policy if self._policy is None else self._policy
-            self._origins = key, RunOrigins(ProvenanceRules.of(policy), (context.question,)), set()
-            if context.history:
-                self._origins[1].add_untrusted(context.history, "from the conversation before")
-        _, origins, known_steps = self._origins
-        known_steps.add(str(step.id))
-        for step_id, result in context.results.items():
-            if step_id not in known_steps and result.tool_type == ASK_USER and result.success:
-                origins.add_trusted(result.text)
-            elif step_id not in known_steps and result.tool_type != NO_TOOL:
-                origins.add_untrusted(result.text, f"from the result of {result.tool_type} in step {step_id}")
-            known_steps.add(step_id)
-        return origins
-
-    def _build_call_context(self, step: PlanStep, context: StepContext, attempt: int) -> ToolExecutionContext:
-        return ToolExecutionContext(
-            caller_id=self._name,
-            caller_type=CALLER_PLANNER,
-            conversation_id=context.run_id or None,
-            workflow_id=context.run_id or None,
-            tool_call_id=call_id_of(step, attempt),
-            principal=self._principal,
-            memory=self._memory,
-            policy=self._policy,
-            model=self._failing_model,
-            origins=self._find_origins(step, context),
-        )
-
     # By reasoning
 
     async def _direct_reasoning(
@@ -506,6 +515,11 @@ def _answer_question(step: PlanStep, context: StepContext, reply: HumanReply | N
             options=tuple(map(as_text, options)) if isinstance(options, list) else (),
         )
     )
+
+
+def _replace_arguments(call: RunCall, params: dict[str, Any]) -> RunCall:
+    tool_call = replace(call.call, arguments=params)
+    return replace(call, call=tool_call, original=tool_call, redacted=None)
 
 
 def call_id_of(step: PlanStep, attempt: int) -> str:
