@@ -31,6 +31,7 @@ from ferrule.errors import CallError, SetupError
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.policy.approvals import Approval, ApprovalRequest, ApprovalState, explain_state
 from ferrule.policy.policy import find_rules_without_tools
+from ferrule.policy.provenance import ProvenanceRules
 from ferrule.simulation import SimulationResult, SimulationRules, simulate
 
 approvals_app = typer.Typer(help="See and decide what waits for your approval.", no_args_is_help=True)
@@ -125,7 +126,7 @@ def explain_policy(
         roles=frozenset(roles or ()),
         tenant=tenant,
     )
-    decision = run(_decide(context.obj, name, parse_arguments(arguments or (), None) or None, principal))
+    decision, sentence = run(_decide(context.obj, name, parse_arguments(arguments or (), None) or None, principal))
     if as_json:
         printing.print_json({"tool": name, "principal": principal.label, **asdict(decision)})
     else:
@@ -133,12 +134,17 @@ def explain_policy(
         echo(f"rule: {decision.rule or 'none matches, so the default decides'}")
         if decision.reason:
             echo(f"why: {indent_lines(decision.reason)}")
+        if sentence:
+            echo(sentence)
         if decision.depends_on_arguments and not arguments:
             echo("It depends on the arguments: add them to the command to see what applies to one call.")
     exit_on_denial(decision.verdict)
 
 
-async def _decide(session: Session, name: str, arguments: dict[str, Any] | None, principal: Principal) -> Decision:
+async def _decide(
+    session: Session, name: str, arguments: dict[str, Any] | None, principal: Principal
+) -> tuple[Decision, str]:
+    """Return the decision, and a sentence about what a run would be asked about besides."""
     engine = session.engine(tool_name=name)
     async with UnifiedToolLibrary(engine=engine):
         try:
@@ -153,7 +159,10 @@ async def _decide(session: Session, name: str, arguments: dict[str, Any] | None,
             arguments = checked.validated_params
         for warning in find_rules_without_tools(engine.policy, engine.registry):
             print_error(f"ferrule: {warning} Compare its names with: ferrule tools list")
-        return engine.permissions(principal).decide(tool, capability, arguments)
+        decision = engine.permissions(principal).decide(tool, capability, arguments)
+        is_asked = decision.verdict == "allow" and not decision.rule and principal.kind == "agent"
+        rules = ProvenanceRules.of(engine.policy)
+        return decision, rules.explain(tool, capability) if is_asked else ""
 
 
 def _describe_request(request: ApprovalRequest) -> dict[str, Any]:
@@ -175,6 +184,7 @@ def _print_request(request: ApprovalRequest, *, as_json: bool) -> None:
     is_in_run = bool(request.run_id) and not request.is_of_client
     lines.append(f"wanted by {request.principal}" + (f" in the run {request.run_id}" if is_in_run else ""))
     lines.append(f"why it asks: {request.reason}")
+    lines += request.describe_origins()
     lines.append(f"state: {explain_state(request)}")
     for line in lines:  # what a model or tool wrote may look like another line, also where the output is piped
         echo(show_control_characters(indent_lines(line)))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import typer
 
+from ferrule.catalog.parameter_roles import ParameterRoles
 from ferrule.catalog.validation.messages import describe_expected
 from ferrule.cli.terminal import echo, indent_lines, print_error, show_control_characters
 from ferrule.core.call import ToolExecutionResult
@@ -21,6 +22,7 @@ from ferrule.core.messages import Message, text_of_message
 from ferrule.core.spec import JsonSchema, Tool, ToolCapability, parse_parameters
 from ferrule.engine import ToolEngine
 from ferrule.errors import LoadError
+from ferrule.policy.provenance import ProvenanceRules
 from ferrule.store import CallStatistics
 
 if TYPE_CHECKING:
@@ -262,6 +264,9 @@ def _print_action(entry: Tool, capability: ToolCapability, engine: ToolEngine) -
     print(f"  effects      {', '.join(promised) or 'anything may happen'}")
     print(f"  timeout      {limits.timeout or engine.config.default_timeout:g} s")
     echo(f"  bucket       {spec.bucket_of(capability)}")
+    roles = ParameterRoles(ProvenanceRules.of(engine.policy).parameter_roles).roles_of(spec, capability)
+    for number, (name, role) in enumerate(roles.items()):
+        echo(f"  {'' if number else 'roles':<12} {name}: {role.role}, because {role.reason}")
     print_table(
         ("parameter", "takes", "required", "default", "description"),
         [

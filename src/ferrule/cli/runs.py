@@ -235,6 +235,8 @@ def _print_request(request: ApprovalRequest, language: str) -> None:
     print_error(f"? {QUESTIONS_TO_USER[language]['allow'].format(call=call, arguments=arguments)}")
     for line in translate_error(request.reason, language).splitlines():
         print_error(f"  {line}")
+    for line in request.describe_origins():
+        print_error(f"  {show_control_characters(line)}")
 
 
 def _arguments_to_approve(arguments: dict[str, Any]) -> str:

@@ -184,10 +184,14 @@ class Authorizer:
     async def _store_request(
         self, call: RunningCall, binding: CallBinding, arguments: Mapping[str, Any], reason: str, **details: Any
     ) -> NeedsApproval:
-        call_id = call.context.tool_call_id or ""
-        request = await _await_store_reply(
-            call, self._approvals.request(binding, call_id=call_id, arguments=arguments, reason=reason)
+        call_id, action = call.context.tool_call_id or "", call.prepared
+        origins = None
+        if action is not None and (texts := _origins_of(call, action)) is not None:
+            origins = texts.describe(action.tool, action.capability, call.params)
+        requesting = self._approvals.request(
+            binding, call_id=call_id, arguments=arguments, reason=reason, origins=origins
         )
+        request = await _await_store_reply(call, requesting)
         with_id = "" if binding.run_id else f" with the approval_id {request.approval_id!r}"
         repeat = f" Then make the same call again{with_id}." if _is_external(call.principal) else ""
         return NeedsApproval(

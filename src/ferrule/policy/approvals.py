@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from hashlib import scrypt, sha256
 from itertools import zip_longest
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
@@ -119,6 +119,12 @@ class ApprovalRequest:
     """Blanked in `edited_arguments`, because the person entered a secret, which only the process that was told has."""
     used_by: str = ""
     """The id of the call's record."""
+    origins: dict[str, str] = field(default_factory=dict)
+    """Of a call of a run that has seen text from outside: where each argument comes from."""
+
+    def describe_origins(self) -> list[str]:
+        """Return a line about each argument, for people; none if nothing came from outside."""
+        return [f"{name}: {origin}" for name, origin in self.origins.items()]
 
     @property
     def is_of_client(self) -> bool:
@@ -211,9 +217,18 @@ class Approvals:
         """Values that people entered and that must not be stored, by approval id."""
 
     async def request(
-        self, binding: CallBinding, *, call_id: str, arguments: Mapping[str, Any], reason: str
+        self,
+        binding: CallBinding,
+        *,
+        call_id: str,
+        arguments: Mapping[str, Any],
+        reason: str,
+        origins: Mapping[str, str] | None = None,
     ) -> ApprovalRequest:
-        """Store a request, or return the open one for the same call. `arguments` are those that may be shown."""
+        """Store a request, or return the open one for the same call. `arguments` are those that may be shown.
+
+        `origins` say where each of them comes from.
+        """
         now = self._clock()
         values = {
             "approval_id": uuid4().hex[:16],
@@ -224,6 +239,7 @@ class Approvals:
             "call_id": escape_text(call_id),
             "arguments": json.dumps(self._store.redaction.redact(arguments)),
             "reason": escape_text(shorten_text(reason)),
+            "origins": json.dumps(self._store.redaction.redact(origins)) if origins else "",
         }
         request = self._from_row(await self._store.query(table.insert_approval, values))
         if self._on_change is not None and request.approval_id == values["approval_id"]:
@@ -395,6 +411,7 @@ class Approvals:
                 **values,
                 "state": "expired" if is_expired else values["state"],
                 "arguments": parse_stored_json(values["arguments"]),
+                "origins": parse_stored_json(values["origins"]) if values["origins"] else {},
             }
         )
 

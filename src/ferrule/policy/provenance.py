@@ -92,6 +92,22 @@ class ProvenanceRules:
         rules = rules if isinstance(rules, ProvenanceRules) else cls()
         return rules if untrusted_targets is None else replace(rules, untrusted_targets=untrusted_targets)
 
+    def explain(self, tool: Tool, capability: ToolCapability) -> str:
+        """Return what happens to calls of an action in a run that has seen untrusted text, as a sentence."""
+        if self.untrusted_targets == "allow" or capability.auto_approve or _is_file_of_workspace(tool, capability):
+            return ""
+        roles = ParameterRoles(self.parameter_roles).roles_of(tool.spec, capability)
+        targets = [name for name, role in roles.items() if role.is_target]
+        verb = "asks a person" if self.untrusted_targets == "ask" else "is refused"
+        if only_reads(tool.spec, capability):
+            urls = [name for name in targets if roles[name].kind == "url"]
+            condition = f"{' or '.join(urls)} may send data out" if urls else ""
+        elif targets:
+            condition = f"{' or '.join(targets)} has a value that the user has not named"
+        else:
+            condition = "the user has not named what it makes or sets"
+        return condition and f"In a run that has read text from outside, it {verb} if {condition}."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UntrustedTarget:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from ferrule.errors import StoreError
 from ferrule.store.sql import sa
 
-SCHEMA_VERSION: Final = 24
+SCHEMA_VERSION: Final = 25
 """Raise it with every change of a table, or of the entries of runs."""
 BINDING_COLUMNS: Final = ("principal", "tenant", "run_id", "tool_id", "action", "fingerprint", "digest")
 """What a call must have in common with a request for approval: an approval covers exactly this call."""
@@ -28,8 +28,8 @@ _TABLES: Final = {
     "approvals": f"""
         approval_id text key, state text, created_at number, expires_at number,
         {" text, ".join(BINDING_COLUMNS)} text,
-        call_id text, arguments text, reason text, decided_at number?, decided_by text =, decision_reason text =,
-        edited_arguments text?, used_at number?, used_by text =
+        call_id text, arguments text, reason text, origins text =, decided_at number?, decided_by text =,
+        decision_reason text =, edited_arguments text?, used_at number?, used_by text =
     """,
     "tokens": """
         token_id text key, hash text unique, parent_id text?, name text, grants text, created_at number,

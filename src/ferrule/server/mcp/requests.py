@@ -366,6 +366,7 @@ class ApprovalQuestions:
         action = request.tool_id if request.action == request.tool_id else f"{request.tool_id} ({request.action})"
         through = "" if request.tool_id in name else f", made by {name!r},"
         message = f"Allow the call of {action}{through} with these arguments?\n{request.reason}\nArguments: {arguments}"
+        message = "\n".join([message, *request.describe_origins()])
         form = ElicitRequestFormParams(message=replace_surrogates(message), requested_schema=_FORM)
         try:
             answer = await call.ask("approval", ElicitRequest(params=form))
