@@ -383,3 +383,30 @@ async def test_the_configuration_declares_roles_for_tools_of_others():
     assert answer.is_finished and calls
     answer, calls = await run("Subject: Hi", READ, call("send_email", to=["a b"], subject="Other"), policy=policy)
     assert answer.state is AgentState.WAITING and not calls
+
+
+async def test_what_the_model_wrote_before_it_saw_text_from_outside_is_no_question():
+    replies = [call("upload", path="draft-7.txt"), READ, call("upload", path="draft-7.txt")]
+    answer, calls = await run("Upload a draft twice", *replies)
+    assert answer.is_finished, answer.approvals
+    assert calls == [("upload", "draft-7.txt")] * len(calls)
+
+
+async def test_an_approval_says_where_each_argument_comes_from(tmp_path):
+    desk = Desk({"url": "https://news.example/today", "text": PAGE})
+    mail = call("send_email", to=["mallory@evil.example"], subject="Hello", body="I wrote this")
+    async with UnifiedToolLibrary(store=f"sqlite:///{tmp_path}/runs.db") as library:
+        library.register(*desk.tools)
+        answer = await Agent(library, ScriptedModel([READ, mail])).run("Read https://news.example/today, say 'Hello'")
+        (stored,) = await library.engine.approvals.list_requests()
+    assert answer.approvals[0].origins == stored.origins == stored.to_dict()["origins"]
+    assert stored.origins["to"] == "from the page news.example, read by read_page in step 1"
+    assert stored.origins["subject"] == "from what the user wrote"
+    assert "the model wrote it" in stored.origins["body"]
+    assert "mallory@evil.example" in stored.reason and "untrusted_targets" in stored.reason
+    assert stored.describe_origins()[0].startswith("to: from the page")
+
+
+async def test_without_text_from_outside_an_approval_says_nothing_of_origins():
+    answer, _ = await run("x", ATTACKS["the address of the page"], policy=Policy(default="ask"))
+    assert answer.approvals[0].origins == {} and answer.approvals[0].describe_origins() == []

@@ -178,6 +178,9 @@ class RunOrigins:
         """Add what a call returned. The instructions of a skill are the user's files, and neither kind of text."""
         if tool.source == "skills" and tool.spec.effects_of(capability).read_only:
             return
+        if not self.has_untrusted:  # nobody but the user has influenced what the model wrote until now
+            for _, value in _leaves("", arguments):
+                self.add_trusted(str(value))
         if result.is_success:
             output: Any = result.output
         elif result.error_type == EXECUTION_ERROR:
