@@ -37,7 +37,9 @@ if TYPE_CHECKING:  # the same names as in `_NAMES`, for type checkers
     from ferrule.core.events import ToolEngineEventType as ToolEngineEventType
     from ferrule.core.permission import Decision as Decision
     from ferrule.core.permission import Principal as Principal
+    from ferrule.core.schema import NoTarget as NoTarget
     from ferrule.core.schema import Secret as Secret
+    from ferrule.core.schema import Target as Target
     from ferrule.core.spec import Effects as Effects
     from ferrule.core.spec import ExtendedToolSpec as ExtendedToolSpec
     from ferrule.core.spec import FunctionToolSpec as FunctionToolSpec
@@ -92,6 +94,7 @@ if TYPE_CHECKING:  # the same names as in `_NAMES`, for type checkers
     from ferrule.orchestrator import Orchestrator as Orchestrator
     from ferrule.policy.policy import Policy as Policy
     from ferrule.policy.policy import Rule as Rule
+    from ferrule.policy.provenance import ProvenanceRules as ProvenanceRules
     from ferrule.store import ToolCallRecord as ToolCallRecord
     from ferrule.store import ToolCallSummary as ToolCallSummary
     from ferrule.store import ToolKnowledgeStore as ToolKnowledgeStore
@@ -120,7 +123,7 @@ _NAMES = {
     "ferrule.core.elicitation": ("Elicitation",),
     "ferrule.core.events": ("ToolEngineEvent", "ToolEngineEventType"),
     "ferrule.core.permission": ("Decision", "Principal"),
-    "ferrule.core.schema": ("Secret",),
+    "ferrule.core.schema": ("NoTarget", "Secret", "Target"),
     "ferrule.core.spec": (
         "Effects",
         "ExtendedToolSpec",
@@ -164,6 +167,7 @@ _NAMES = {
     "ferrule.models": ("Model", "ModelReply", "ModelRequest", "choose_model"),
     "ferrule.orchestrator": ("Orchestrator",),
     "ferrule.policy.policy": ("Policy", "Rule"),
+    "ferrule.policy.provenance": ("ProvenanceRules",),
     "ferrule.store": ("ToolCallRecord", "ToolCallSummary", "ToolKnowledgeStore"),
 }
 """The public names, by the module that each is loaded from."""

@@ -11,7 +11,7 @@ from ferrule import Agent, AgentState, Policy, Rule, UnifiedToolLibrary, tool
 from ferrule.catalog.parameter_roles import infer_role
 from ferrule.core.messages import ToolCall
 from ferrule.core.model import ModelReply
-from ferrule.core.schema.hints import Content, Target
+from ferrule.core.schema.hints import NoTarget, Target
 from ferrule.errors import SetupError
 from ferrule.policy.provenance import ProvenanceRules
 from ferrule.testing import ScriptedModel
@@ -365,7 +365,7 @@ async def test_a_declared_role_wins_over_the_name():
         """Return the text of a page."""
         return PAGE
 
-    async def send_note(slot: Annotated[str, Target()], email: Annotated[str, Content]) -> str:
+    async def send_note(slot: Annotated[str, Target()], email: Annotated[str, NoTarget]) -> str:
         """Send a note."""
         calls.append(slot)
         return "ok"

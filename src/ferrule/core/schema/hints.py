@@ -42,8 +42,8 @@ class Target:
         return schema
 
 
-class Content(Target):
-    """Marks a parameter that only says what: `text: Annotated[str, Content()]`."""
+class NoTarget(Target):
+    """Marks a parameter that only says what: `text: Annotated[str, NoTarget()]`."""
 
     role: ClassVar[str] = "content"
 
@@ -186,7 +186,7 @@ def _metadata_to_keywords(metadata: Any, json_type: str) -> JsonSchema | None:
         return {"description": metadata}
     if is_secret_marker(metadata):
         return {"writeOnly": True}
-    if metadata in (Target, Content) or isinstance(metadata, Target):
+    if metadata in (Target, NoTarget) or isinstance(metadata, Target):
         return {ROLE_KEYWORD: metadata.role}
     if isinstance(getattr(metadata, "documentation", None), str):
         return {"description": metadata.documentation}
