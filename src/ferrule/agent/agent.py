@@ -25,7 +25,15 @@ from ferrule.agent.answer import (
     log_listener_errors,
 )
 from ferrule.agent.budget import BudgetedModel, NeedsPerson, RunBudget, RunLimits
-from ferrule.agent.calls import RunCall, RunCalls
+from ferrule.agent.calls import (
+    Answers,
+    ApprovalDecisions,
+    PausedRuns,
+    RunCall,
+    RunCalls,
+    RunRequests,
+    require_question,
+)
 from ferrule.agent.formats import (
     DecisionFormat,
     OutputType,
@@ -42,13 +50,6 @@ from ferrule.agent.prompts import (
     suggest_missing_setup,
     system_prompt,
     warnings_from_earlier_runs,
-)
-from ferrule.agent.requests import (
-    Answers,
-    ApprovalDecisions,
-    PausedRuns,
-    RunRequests,
-    require_question,
 )
 from ferrule.agent.run import RUN_PREFIX, Run, lock_run
 from ferrule.agent.toolbox import (
@@ -149,12 +150,13 @@ class Agent:
 
     def register_tool(self, tool: Any) -> None:
         """Add a tool to the agent and to the library."""
-        self.register_tools(tool)
-
-    def register_tools(self, *tools: Any) -> None:
-        specs = self.library.register(*tools)
+        specs = self.library.register(tool)
         if self._toolbox.allowed is not None:
             self._toolbox = self._make_toolbox({*self._toolbox.allowed, *(spec.tool_id for spec in specs)})
+
+    def register_tools(self, *tools: Any) -> None:
+        for tool in tools:
+            self.register_tool(tool)
 
     def load_tools_by_config(self, tool_names: Collection[str]) -> None:
         """Restrict the agent to these tools, replacing any earlier restriction. Names may have wildcards."""
@@ -390,6 +392,7 @@ class Agent:
             )
         calls = RunCalls(
             run.id,
+            run.task,
             engine,
             self._toolbox,
             name=self.name,

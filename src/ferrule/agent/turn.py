@@ -30,11 +30,10 @@ from ferrule.agent.answer import (
     StepResult,
 )
 from ferrule.agent.budget import NeedsPerson, RunBudget
-from ferrule.agent.calls import RunCall, RunCalls
+from ferrule.agent.calls import HumanReply, PausedRuns, RunCall, RunCalls, RunRequests
 from ferrule.agent.control_tools import ASK_USER, FINISH_TASK
 from ferrule.agent.formats import MAX_OUTPUT_ATTEMPTS, OutputType, ReplyFormat
 from ferrule.agent.prompts import explain_stop
-from ferrule.agent.requests import HumanReply, PausedRuns, RunRequests
 from ferrule.agent.run import Run
 from ferrule.agent.toolbox import Toolbox, ToolOffer
 from ferrule.core.call import Progress, ToolExecutionResult

@@ -278,8 +278,9 @@ class ToolSpec:
         for capability in self.capabilities:
             if capability.name == action:
                 return capability
-        # A tool with one action may be called with its own name as the action, whatever that action is called.
-        if len(self.capabilities) == 1 and action in (self.tool_id, self.name):
+        # A tool with one action may be called with its own name as the action, whatever that action is called, and
+        # with `execute`, as the design documents write it.
+        if len(self.capabilities) == 1 and action in (self.tool_id, self.name, "execute"):
             return self.capabilities[0]
         return None
 

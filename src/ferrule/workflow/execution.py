@@ -15,10 +15,9 @@ from typing import Any, Final
 
 from ferrule.agent.answer import ASK_USER, NO_TOOL, AttemptLevel, PlanStep, StepAttempt, StepResult
 from ferrule.agent.budget import NeedsPerson
-from ferrule.agent.calls import RunCall, RunCalls
+from ferrule.agent.calls import HumanReply, RunCall, RunCalls
 from ferrule.agent.formats import find_json_values
 from ferrule.agent.prompts import explain_denial
-from ferrule.agent.requests import HumanReply
 from ferrule.catalog.model_schemas import NamedAction
 from ferrule.catalog.registry import ToolRegistry
 from ferrule.catalog.tags import extract_tags
@@ -138,11 +137,12 @@ class ExecutionAgent:
 
     # With a tool
 
-    def calls_of(self, run_id: str) -> RunCalls:
-        """Return what makes the calls of the steps of a run; the run may be empty."""
+    def calls_of(self, run_id: str, question: str) -> RunCalls:
+        """Return what makes the calls of the steps of a run; steps that belong to no run have an empty id."""
         if self._calls is None or self._calls.run_id != run_id:
             self._calls = RunCalls(
                 run_id,
+                question,
                 self._library.engine,
                 self._library.hub,
                 name=self._name,
@@ -165,7 +165,10 @@ class ExecutionAgent:
             ToolCandidate.of(tool, capability),
             self._library.hub.find_by_name(tool.id, capability.name),
         )
-        tool_call, calls = ToolCall(name=step.tool_type, id=call_id_of(step, attempt)), self.calls_of(context.run_id)
+        tool_call, calls = (
+            ToolCall(name=step.tool_type, id=call_id_of(step, attempt)),
+            self.calls_of(context.run_id, context.question),
+        )
         targets = [(each.tool, each.capability) for each in candidates]
         call = RunCall(call=tool_call, original=tool_call, target=(tool, capability), candidates=targets)
         result = calls.find_result(call)

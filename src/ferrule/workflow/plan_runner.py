@@ -28,7 +28,7 @@ from ferrule.agent.answer import (
     Verification,
 )
 from ferrule.agent.budget import HumanRequest, NeedsPerson, RunBudget
-from ferrule.agent.requests import HumanReply, RunRequests
+from ferrule.agent.calls import HumanReply, RunRequests
 from ferrule.agent.run import Run
 from ferrule.core.events import RunEvents, ToolEngineEventType
 from ferrule.core.messages import Usage
@@ -334,7 +334,7 @@ class PlanRunner:
             self._end_stage("execution")
             run.wait()
         run.plan = self.secrets.redact_plan(self.plan) if self.plan.steps else None
-        summary = await self._agents.execution.calls_of(run.id).summarize()
+        summary = await self._agents.execution.calls_of(run.id, run.task).summarize()
         return answer_of_plan(run, summary, self._seconds)
 
     def interrupt(self, error: BaseException) -> None:
@@ -426,7 +426,7 @@ class PlanRunner:
             self._replies,
             self._replacements,
         )
-        was_made = self._agents.execution.calls_of(self.run.id).was_made(call_id_of(step, 1))
+        was_made = self._agents.execution.calls_of(self.run.id, self.run.task).was_made(call_id_of(step, 1))
         return was_made or self._is_waiting(step_id) or any(step_id in steps for steps in by_step)
 
     async def _run_step(self, step: PlanStep) -> StepResult:

@@ -18,7 +18,7 @@ from ferrule.agent.answer import (
     StepResult,
 )
 from ferrule.agent.budget import BudgetedModel, RunBudget, RunLimits
-from ferrule.agent.requests import (
+from ferrule.agent.calls import (
     Answers,
     ApprovalDecisions,
     PausedRuns,
@@ -144,7 +144,7 @@ class Workflow:
             requires_plan=requires_plan,
         )
         if is_resumed:
-            await agents.execution.calls_of(stored.id).restore(stored)
+            await agents.execution.calls_of(stored.id, stored.task).restore(stored)
             run.apply_replies(*await requests.match_replies(answer, approvals))
         try:
             await self._run_stages(run)

@@ -211,6 +211,8 @@ class _EntryReader:
         entry = validate_section(CustomEntry, self._value, self._document, ("entry",))
         if entry is None:
             return None
+        if entry.handler.isidentifier():  # the name of an executor: engine.register_executor(…)
+            return ToolEntry(handler=entry.handler, tool_type=ToolType.FUNCTION, config={"handler": entry.handler})
         if not _CALLABLE_PATTERN.fullmatch(entry.handler):
             module, _, name = entry.handler.rpartition(".")
             is_dotted = module and ":" not in entry.handler
