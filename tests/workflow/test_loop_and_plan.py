@@ -115,7 +115,7 @@ async def test_a_run_waits_for_approval_and_continues_in_another_process(runs, u
     ("decision", "paths", "text"),
     [
         (False, [], "The user refused this call."),
-        (Approval(allowed=False, reason="Not that one."), [], "The user refused this call. Not that one."),
+        (Approval(allowed=False, reason="Not that one."), [], "The user refused this call: Not that one."),
         (Approval(allowed=True, arguments={"path": "b"}), ["b"], "deleted b"),
     ],
 )

@@ -25,15 +25,8 @@ from ferrule.agent.answer import (
     log_listener_errors,
 )
 from ferrule.agent.budget import BudgetedModel, NeedsPerson, RunBudget, RunLimits
-from ferrule.agent.calls import (
-    Answers,
-    ApprovalDecisions,
-    PausedRuns,
-    RunCall,
-    RunCalls,
-    RunRequests,
-    require_question,
-)
+from ferrule.agent.calls import Answers, ApprovalDecisions, PausedRuns, RunCall, RunCalls, RunRequests, require_question
+from ferrule.agent.control_tools import CONTROL_TOOLS
 from ferrule.agent.formats import (
     DecisionFormat,
     OutputType,
@@ -52,26 +45,16 @@ from ferrule.agent.prompts import (
     warnings_from_earlier_runs,
 )
 from ferrule.agent.run import RUN_PREFIX, Run, lock_run
-from ferrule.agent.toolbox import (
-    AgentLibrary,
-    Toolbox,
-    ToolOffer,
-    policy_of_run,
-    register_functions,
-)
+from ferrule.agent.toolbox import AgentLibrary, Toolbox, ToolOffer, policy_of_run, register_functions
 from ferrule.agent.turn import ActiveRun
 from ferrule.core.aio import MAX_QUEUED_PROGRESS, ProgressQueue
-from ferrule.core.messages import (
-    Message,
-    assistant_message,
-    system_message,
-    user_message,
-)
+from ferrule.core.messages import Message, assistant_message, system_message, user_message
 from ferrule.core.model import Model, ModelReply, ModelRequest, can_reason
 from ferrule.core.names import did_you_mean
 from ferrule.core.permission import CallPolicy, Principal
 from ferrule.errors import BudgetSpent, ModelError, RequestTooLong, SetupError
 from ferrule.library.library import UnifiedToolLibrary
+from ferrule.library.meta_tools import META_TOOLS
 from ferrule.models.choose import choose_model
 from ferrule.models.retry import RetryingModel, close_model
 from ferrule.policy.approvals import Person, check_person
@@ -144,6 +127,9 @@ class Agent:
         self._core, self._schema_tokens = tuple(core_tools), schema_tokens
         self._control_tools = frozenset((["ask_user"] if person else []) if control_tools is None else control_tools)
         self._toolbox = self._make_toolbox(None if tools is None else register_functions(self.library, tools))
+        self._unchecked_tools = {tool for tool in tools or () if isinstance(tool, str)}
+        if self.library.engine.is_open:
+            self._check_tools()
         self._paused = PausedRuns()
 
     # Tools
@@ -160,11 +146,21 @@ class Agent:
 
     def load_tools_by_config(self, tool_names: Collection[str]) -> None:
         """Restrict the agent to these tools, replacing any earlier restriction. Names may have wildcards."""
-        snapshot, engine = self.library.engine.registry.snapshot(), self.library.engine
-        for name in tool_names:
-            if not (snapshot.may_contain(name) or set(name) & set("*?[") or engine.may_discover(name)):
-                raise SetupError(f"There is no tool {name!r}.{did_you_mean(name, snapshot.by_id)}")
+        self._unchecked_tools = set(tool_names)
+        self._check_tools()
         self._toolbox = self._make_toolbox(tool_names)
+
+    def _check_tools(self) -> None:
+        """Raise SetupError for a name that is no tool's, unless a server that is being listed may bring the tool."""
+        engine = self.library.engine
+        snapshot = engine.registry.snapshot()
+        names = self._unchecked_tools.difference(CONTROL_TOOLS, META_TOOLS)
+        self._unchecked_tools = {n for n in names if not (snapshot.may_contain(n) or set(n) & set("*?["))}
+        if unknown := sorted(name for name in self._unchecked_tools if not engine.may_discover(name)):
+            raise SetupError(
+                f"There is no tool {unknown[0]!r}.{did_you_mean(unknown[0], snapshot.by_id)} "
+                "Register the tool in the library first, or correct the name."
+            )
 
     @property
     def active_resources(self) -> dict[str, Any]:
@@ -375,8 +371,8 @@ class Agent:
 
     async def runs(self) -> list[str]:
         """Return the ids of the runs in the store, latest first."""
-        streams = await self.library.engine.store.list_streams(RUN_PREFIX)
-        return [stream.removeprefix(RUN_PREFIX) for stream in streams]
+        store = self.library.engine.store
+        return [stream.removeprefix(RUN_PREFIX) for stream in await store.list_streams(RUN_PREFIX)]
 
     # Stages of a run
 
@@ -384,6 +380,9 @@ class Agent:
         self, run: Run, on_event: OnEvent | None, budget: RunBudget, output: OutputType | None = None
     ) -> ActiveRun:
         engine, memory = self.library.engine, None
+        if self._unchecked_tools:
+            await engine.wait_for_discovery()
+            self._check_tools()
         events = budget.attach(engine, self._toolbox.principal, run.id)
         run.costs = budget.run_costs
         if self.memory:
@@ -430,6 +429,7 @@ class Agent:
                 while run.state is AgentState.RUNNING:
                     await self._take_turn(active)
             except ModelError as error:
+                run.has_model_failed = not isinstance(error, BudgetSpent)
                 active.stop(str(error))
             except BaseException as error:
                 run.interrupt(error)
@@ -498,8 +498,12 @@ class Agent:
         ):
             active.send_correction(parsed.correction)
         elif not can_reason(self.model) and (run.has_only_failures or reply.finish_reason == "refused"):
-            answer = parsed.text if run.steps else self._explain_refusal(run.task, parsed.text)
-            run.end(AgentState.STOPPED, answer, parsed.text if run.steps else answer.partition("\n")[0])
+            answer = parsed.text
+            if not run.steps:  # the policy forbids it, or something is missing that could answer
+                snapshot, permissions = self.library.engine.registry.snapshot(), self._toolbox.permissions
+                missing = suggest_missing_setup(run.task, filter(permissions.may_use, snapshot.unavailable))
+                answer = explain_denial(run.task, permissions.list_denied(snapshot)) or f"{answer}\n{missing}"
+            run.end(AgentState.STOPPED, answer, answer if run.steps else answer.partition("\n")[0])
         else:
             active.finish(parsed.text)
 
@@ -520,12 +524,6 @@ class Agent:
                 active.finish(text)
             else:
                 active.stop(f"the model {self.model.name!r} returned no text")
-
-    def _explain_refusal(self, task: str, refusal: str) -> str:
-        """Return why nothing was called: the policy forbids it, or something is missing that could answer."""
-        snapshot, permissions = self.library.engine.registry.snapshot(), self._toolbox.permissions
-        denial = explain_denial(task, permissions.list_denied(snapshot))
-        return denial or f"{refusal}\n{suggest_missing_setup(task, filter(permissions.may_use, snapshot.unavailable))}"
 
     async def _ask_model(self, active: ActiveRun, offer: ToolOffer) -> ModelReply:
         active.emit(TurnStarted(active.run.turns + 1))

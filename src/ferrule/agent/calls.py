@@ -57,7 +57,6 @@ UNKNOWN_OUTCOME: Final = (
     "This call was interrupted while it ran, so its outcome is unknown. It was not repeated. "
     "Find out what it did before you repeat it."
 )
-REFUSED_BY_USER: Final = "The user refused this call."
 TIME_IS_UP: Final = "This call was cancelled: the time limit of the run was reached. Its outcome is unknown."
 INTERRUPTED: Final = "interrupted"
 INTERRUPTED_STATUSES: Final = (INTERRUPTED, "cancelled", "running")
@@ -174,15 +173,15 @@ class RunCalls:
         A timeout does not include the wait for a slot; the time limit of the run does.
         """
         if approval is not None and approval.state == "refused":
-            error = f"{REFUSED_BY_USER} {approval.decision_reason}".strip()
-            return ToolExecutionResult(
-                is_success=False, tool_name=call.tool_id, error=error, error_type=PERMISSION_DENIED
-            )
+            return ToolExecutionResult(False, call.tool_id, error=approval.refusal, error_type=PERMISSION_DENIED)
         # An approval for another tool is for a call that this one makes.
         covers_call = approval is not None and approval.state == "approved" and approval.tool_id == call.tool_id
         approval_id = approval.approval_id if approval is not None and covers_call else None
-        seconds = None if self._budget is None else self._budget.seconds_left
-        context = self.context(call.call.id, approval_id=approval_id, timeout=self._timeout_for(call, seconds))
+        seconds = timeout = None if self._budget is None else self._budget.seconds_left
+        if seconds is not None:  # no call outlasts the run; otherwise the tool's own timeout holds
+            own = None if call.target is None else call.target[0].spec.limits_of(call.target[1]).timeout
+            timeout = min(seconds, own or self.engine.config.default_timeout)
+        context = self.context(call.call.id, approval_id=approval_id, timeout=timeout)
         try:
             async with asyncio.timeout(None if seconds is None else seconds + _SECONDS_TO_END):
                 result = await self.caller.execute(
@@ -195,13 +194,6 @@ class RunCalls:
             raise NeedsPerson(replace(request, call_id=request_id or call.call.id))
         self._results.append(result)
         return result
-
-    def _timeout_for(self, call: RunCall, seconds: float | None) -> float | None:
-        """Return a timeout in seconds with which no call outlasts the run. None means the tool's own timeout."""
-        if seconds is None:
-            return None
-        timeout = None if call.target is None else call.target[0].spec.limits_of(call.target[1]).timeout
-        return min(seconds, timeout or self.engine.config.default_timeout)
 
     def redact(self, call: RunCall) -> ToolCall:
         """Return the original call without secrets, as it is stored and shown before it is made."""

@@ -39,15 +39,7 @@ from ferrule.core.messages import (
     text_of_message,
     tool_message,
 )
-from ferrule.errors import (
-    FerruleError,
-    LockHeld,
-    LockLost,
-    RunInProgress,
-    RunInterrupted,
-    SetupError,
-    error_text,
-)
+from ferrule.errors import FerruleError, LockHeld, LockLost, RunInProgress, RunInterrupted, SetupError, error_text
 from ferrule.memory import ExecutionContext
 from ferrule.policy.approvals import ApprovalRequest, Question
 from ferrule.policy.budgets import RunCosts, is_extension_request
@@ -86,6 +78,7 @@ class Run:
         self.approvals: dict[str, ApprovalRequest] = {}
         self.text = ""
         self.reason = ""
+        self.has_model_failed = False
         self.finish_message: str | None = None
         """The message of `finish_task`; None until it is called."""
         self.value: Any = NO_OUTPUT
@@ -293,6 +286,7 @@ class Run:
             questions=tuple(self.questions.values()),
             approvals=tuple(self.approvals.values()),
             reason=self.reason,
+            has_model_failed=self.has_model_failed,
             errors=(self.reason,) if self.reason and self.state is AgentState.STOPPED else (),
             summary=dict(summary),
             value=self.value,

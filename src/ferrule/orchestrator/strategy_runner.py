@@ -15,14 +15,7 @@ from ferrule.agent.calls import Answers, ApprovalDecisions
 from ferrule.agent.formats import find_json_values
 from ferrule.agent.run import Run, new_run_id
 from ferrule.core.content import as_text
-from ferrule.core.messages import (
-    Message,
-    Usage,
-    assistant_message,
-    system_message,
-    text_of_message,
-    user_message,
-)
+from ferrule.core.messages import Message, Usage, assistant_message, system_message, text_of_message, user_message
 from ferrule.core.model import Model, ModelRequest, can_reason
 from ferrule.core.names import did_you_mean
 from ferrule.core.permission import CallPolicy, Principal

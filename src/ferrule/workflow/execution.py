@@ -53,12 +53,7 @@ from ferrule.texts.planning_prompts import (
 )
 from ferrule.texts.shorten import first_sentence
 from ferrule.workflow.plan import find_referenced_steps, resolve_references
-from ferrule.workflow.results import (
-    StepContext,
-    find_made_up_operand,
-    format_result,
-    text_of_evidence,
-)
+from ferrule.workflow.results import StepContext, find_made_up_operand, format_result, text_of_evidence
 
 UNKNOWN_OUTCOME: Final = "unknown_outcome"
 MAX_ARGUMENTS_TOKENS: Final = 1000
