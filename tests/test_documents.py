@@ -529,3 +529,22 @@ async def test_the_handler_of_a_yaml_tool_may_be_a_registered_executor(tmp_path:
     engine.register_executor("myh", Own())
     async with UnifiedToolLibrary(engine=engine) as library:
         assert (await library.execute_tool("own", {"x": "a"})).output == {"result": "own a"}
+
+
+async def test_chinese_flows_have_no_english_frame():
+    @tool(read_only=True)
+    async def lookup(query: str) -> str:
+        """Look something up."""
+        raise RuntimeError("关闭了")
+
+    steps = [{"id": 1, "description": "查询资料", "tool_type": "lookup", "parameters": {"query": "星"}}]
+    model = ScriptedModel([json.dumps({"steps": steps}), "不知道", json.dumps({"steps": []}), "无"])
+    async with UnifiedToolLibrary(ToolEngineConfig(builtin_tools=False)) as library:
+        library.register(lookup)
+        answer = await SimpleWorkflow(library, model).run("请查询星星的资料，谢谢")
+        description = library.descriptions.describe((await library.get_all_tools())[0], language="zh")
+    texts = [str(message["content"]) for request in model.requests for message in request.messages]
+    assert any("问题：请查询星星的资料" in text for text in texts) and not any("Question:" in text for text in texts)
+    assert any("失败（" in text for text in texts) and not any("failed (" in text for text in texts)
+    assert answer.errors and answer.errors[0].startswith("第 1 步：")
+    assert "使用场景: Look something up." in description and "当需要look" not in description

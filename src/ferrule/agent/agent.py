@@ -1,8 +1,7 @@
 """The tool-call loop: model → calls → tools → history → model, until there is an answer.
 
-Every call goes through a sub-agent of the run, the hub and the engine. A memory keeps the run from repeating calls that
-are known to fail. A run is written into the store as it proceeds, so it can wait for a person for days and continue
-after a crash.
+Every call goes through `agent.calls`, the hub and the engine. A memory keeps the run from repeating calls that are known
+to fail. A run is written into the store as it proceeds, so it can wait for a person for days and continue after a crash.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from ferrule.agent.answer import (
 )
 from ferrule.agent.budget import BudgetedModel, NeedsPerson, RunBudget, RunLimits
 from ferrule.agent.calls import Answers, ApprovalDecisions, PausedRuns, RunCall, RunCalls, RunRequests, require_question
-from ferrule.agent.control_tools import CONTROL_TOOLS
+from ferrule.agent.control_tools import CONTROL_TOOLS, HISTORY_TOOL
 from ferrule.agent.formats import (
     DecisionFormat,
     OutputType,
@@ -154,7 +153,7 @@ class Agent:
         """Raise SetupError for a name that is no tool's, unless a server that is being listed may bring the tool."""
         engine = self.library.engine
         snapshot = engine.registry.snapshot()
-        names = self._unchecked_tools.difference(CONTROL_TOOLS, META_TOOLS)
+        names = self._unchecked_tools.difference(CONTROL_TOOLS, META_TOOLS, [HISTORY_TOOL])  # may be added later
         self._unchecked_tools = {n for n in names if not (snapshot.may_contain(n) or set(n) & set("*?["))}
         if unknown := sorted(name for name in self._unchecked_tools if not engine.may_discover(name)):
             raise SetupError(

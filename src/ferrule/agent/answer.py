@@ -15,6 +15,9 @@ from ferrule.core.messages import Message, ToolCall, Usage
 from ferrule.core.names import did_you_mean
 from ferrule.errors import SetupError
 from ferrule.policy.approvals import ApprovalRequest, Question
+from ferrule.texts.error_messages import translate_error
+from ferrule.texts.language import detect_language
+from ferrule.texts.planning_prompts import STEP_SUMMARY
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -285,15 +288,18 @@ class StepResult:
     @property
     def summary(self) -> str:
         """Return the result in one line, for models."""
+        language = detect_language(self.description)
+        texts = STEP_SUMMARY[language]
         if not self.success:
-            return f"[{self.step_id}] {self.description}: failed ({self.error})"
-        notes = " (doubtful)" if self.failed_or_implausible else ""
+            error = translate_error(self.error or "", language)
+            return f"[{self.step_id}] {self.description}: {texts['failed'].format(error=error)}"
+        notes = texts["doubtful"] if self.failed_or_implausible else ""
         if self.made_up_number:
-            notes = f" (doubtful: {self.made_up_number} is made up)"
+            notes = texts["made_up"].format(number=self.made_up_number)
         if self.is_reasoned_instead:
-            notes += f" (from no tool, because {self.tool_type} failed: it may be wrong)"
+            notes += texts["reasoned"].format(tool=self.tool_type)
         if self.answered_by is not None:
-            notes += f" (answered by {self.answered_by}, because {self.tool_type} failed)"
+            notes += texts["answered_by"].format(other=self.answered_by, tool=self.tool_type)
         return f"[{self.step_id}] {self.description}{notes}: {self.result}"
 
     def to_dict(self) -> dict[str, Any]:

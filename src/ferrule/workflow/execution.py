@@ -46,6 +46,7 @@ from ferrule.policy.approvals import ApprovalRequest, Question, digest_of_argume
 from ferrule.texts.language import detect_language
 from ferrule.texts.planning_prompts import (
     DOES_NOT_KNOW,
+    QUESTION_LABEL,
     STEP_ARGUMENTS,
     STEP_ARGUMENTS_AS_JSON,
     STEP_REASONING,
@@ -572,7 +573,8 @@ def _make_attempt(level: AttemptLevel, tool: str, result: ToolExecutionResult) -
 def _summarize_context(context: StepContext) -> str:
     """Return the question and the results so far."""
     results = [f"[{r.step_id}] {r.description}: {r.result}" for r in context.results.values() if r.success]
-    parts = [f"Question: {context.question}", context.history, "\n".join(results)]
+    label = QUESTION_LABEL[detect_language(context.question)]
+    parts = [f"{label}{context.question}", context.history, "\n".join(results)]
     return "\n\n".join(part for part in parts if part)
 
 

@@ -37,6 +37,8 @@ from ferrule.errors import PERMISSION_DENIED, ToolNotFound
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory.advice import AlternativeTool, alternative_tools
 from ferrule.store.escapes import map_texts, to_storable_text
+from ferrule.texts.error_messages import translate_error
+from ferrule.texts.language import detect_language
 from ferrule.workflow.execution import (
     STOPPED,
     UNKNOWN_OUTCOME,
@@ -532,11 +534,12 @@ def answer_of_plan(run: Run, summary: Mapping[str, Any], timings: dict[str, floa
     plan, results = run.plan or EMPTY_PLAN, {step.id: step for step in run.steps}
     steps = tuple(results[str(step.id)] for step in plan.steps if str(step.id) in results)
     answer = run.answer(summary)
-    errors, verification = collect_errors(plan, steps, run.reason), combine_verifications(steps)
+    errors = collect_errors(plan, steps, run.reason, detect_language(run.task))
+    verification = combine_verifications(steps)
     return replace(answer, steps=steps, verification=verification, errors=errors, timings=timings)
 
 
-def collect_errors(plan: Plan, results: Sequence[StepResult], stop_reason: str) -> tuple[str, ...]:
+def collect_errors(plan: Plan, results: Sequence[StepResult], stop_reason: str, language: str) -> tuple[str, ...]:
     """Return the problems of the plan, the issues of the results, and why the run stopped early."""
     issues = (
         f"Step {result.step_id}: {issue}"
@@ -544,4 +547,5 @@ def collect_errors(plan: Plan, results: Sequence[StepResult], stop_reason: str) 
         if result.verification is not None and not result.skipped
         for issue in result.verification.issues
     )
-    return (*plan.problems, *issues, *([f"The run was stopped: {stop_reason.rstrip('.')}."] if stop_reason else ()))
+    stop = [f"The run was stopped: {stop_reason.rstrip('.')}."] if stop_reason else []
+    return tuple(translate_error(error, language) for error in (*plan.problems, *issues, *stop))
