@@ -6,23 +6,153 @@ were made since it was asked: so a conversation can continue in another process,
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from ferrule.core.messages import ToolCall, Usage
+from ferrule.core.json_schema import allowed_types, properties_of, resolve_schema
+from ferrule.core.messages import Message, ToolCall, Usage, text_of_message
 from ferrule.core.model import FinishReason, ModelReply, ModelRequest, TextSink
+from ferrule.core.patterns import lazy_pattern
+from ferrule.core.spec import JsonSchema
+from ferrule.errors import ModelRefused
 from ferrule.models.offline.argument_filling import fill_parameters
-from ferrule.models.offline.conversation import CompletedCall, ParsedConversation, read_conversation
-from ferrule.models.offline.planning import answer_by_schema
 from ferrule.models.offline.steps import asks_for_nothing, insert_result, refers_to_result, split_steps
 from ferrule.models.offline.tool_choice import MIN_CONFIDENCE, ChosenTool, choose_tool, find_possible_tool
 from ferrule.models.offline.tools import OfferedTool, OfferedTools, OfferedToolsCache
-from ferrule.texts.answers import answer_sentence, error_text, main_text
+from ferrule.texts.answers import answer_sentence, error_text, main_text, parse_json
 from ferrule.texts.error_messages import translate_error
 from ferrule.texts.fixed_replies import OFFLINE_MODEL
 from ferrule.texts.language import detect_language
 from ferrule.texts.shorten import shorten, single_line
+
+# Answers that must follow a schema: plans made of a question's steps, and objects made of its values.
+
+_NO_TOOL = "none"
+
+
+def answer_by_schema(schema: Mapping[str, Any], question: str, tools: OfferedTools) -> str:
+    """JSON that follows the schema, made of the question alone; `ModelRefused` if that is not possible."""
+    root = dict(schema)
+    form = OfferedTool(name="answer", description="", schema=root)
+    steps = resolve_schema(properties_of(resolve_schema(root, root)).get("steps"), root)
+    is_plan = "tool_type" in properties_of(resolve_schema(steps.get("items"), root))
+    answer = {"steps": _make_plan(question, tools)} if is_plan else _make_object(form, question)
+    if not form.accepts(answer):
+        raise ModelRefused(
+            "The offline model cannot give an answer of this form: it can make plans out of a question's steps and "
+            "objects out of its values, nothing else. Use a real model: see `ferrule models`."
+        )
+    return json.dumps(answer, ensure_ascii=False)
+
+
+def _make_plan(question: str, tools: OfferedTools) -> list[dict[str, Any]]:
+    """Return a step for each request, as `ferrule.workflow.plan` reads them."""
+
+    def is_request(text: str) -> bool:
+        choice = choose_tool(tools, text)
+        return choice is not None and choice.is_ready
+
+    plan = []
+    for number, step in enumerate(split_steps(question, is_request), 1):
+        depends = number > 1 and refers_to_result(step)
+        choice = choose_tool(tools, insert_result(step, "1") if depends else step)
+        has_arguments = choice is not None and choice.is_ready and not depends
+        plan.append(
+            {
+                "id": number,
+                "description": step,
+                "tool_type": choice.tool.name if choice is not None else _NO_TOOL,
+                "parameters": choice.filled.calls[0] if choice is not None and has_arguments else {},
+                "dependencies": [number - 1] if depends else [],
+            }
+        )
+    return plan
+
+
+def _make_object(form: OfferedTool, question: str) -> dict[str, Any] | None:
+    """Return the values of the question; None for a schema that asks for something else."""
+    root: JsonSchema = resolve_schema(form.schema, form.schema)
+    if "object" not in (allowed_types(root) or ["object"]):
+        return None
+    properties = {name: resolve_schema(inner, form.schema) for name, inner in properties_of(root).items()}
+    defaults = {
+        name: schema.get("const", schema.get("default"))
+        for name, schema in properties.items()
+        if "const" in schema or "default" in schema
+    }
+    answer = {**fill_parameters(form, question).calls[0], **defaults}
+    return answer if answer or not root.get("required") else None
+
+
+_FAILURE_BEGINNING = lazy_pattern(
+    r"\s*(?:\W{0,3}(?:error|failed|failure|known_failure|invalid|unable|cannot|could not|no such|timed out)\b"
+    r"|\w+(?:Error|Exception):|错误|失败|无法)|.{0,200}\bdid you mean\b",
+    re.IGNORECASE,
+)
+"""How results begin that report a failure, for requests that do not say which calls failed."""
+_AGENT_NOTE = lazy_pattern(r"\[[^\]]*\]")
+"""A message of the user in brackets was written by the agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedCall:
+    """A call that was made for the question, and its result."""
+
+    name: str
+    arguments: dict[str, Any]
+    result: str
+    is_failed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedConversation:
+    question: str
+    calls: list[CompletedCall]
+
+
+def read_conversation(request: ModelRequest) -> ParsedConversation:
+    """Return the question that is being worked on, and what happened since it was asked."""
+    messages = request.messages
+    answers = [i for i, m in enumerate(messages) if m.get("role") == "assistant" and not m.get("tool_calls")]
+    user_messages = [
+        i
+        for i, message in enumerate(messages)
+        if message.get("role") == "user" and not _AGENT_NOTE.fullmatch(text_of_message(message).strip())
+    ]
+    new = [i for i in user_messages if not answers or i > answers[-1]]
+    # Between the calls an agent may comment on them: the first message, and those directly after it, are the question.
+    first = next(iter(new or user_messages[-1:]), len(messages))
+    parts = [i for n, i in enumerate(new or [first]) if i == first + n and i < len(messages)]
+    question = "\n".join(text_of_message(messages[i]) for i in parts).strip()
+    return ParsedConversation(
+        question=question,
+        calls=_read_completed_calls(messages[first + 1 :], request.failed_calls),
+    )
+
+
+def _read_completed_calls(messages: Sequence[Message], failed: frozenset[str] | None) -> list[CompletedCall]:
+    results = {m.get("tool_call_id"): text_of_message(m) for m in messages if m.get("role") == "tool"}
+    completed = []
+    for call in (call for message in messages for call in message.get("tool_calls") or ()):
+        function, result = call.get("function") or {}, results.get(call.get("id"))
+        if result is not None:
+            arguments = parse_json(function.get("arguments") or "{}")
+            arguments = arguments if isinstance(arguments, dict) else {}
+            is_failed = call.get("id") in failed if failed is not None else bool(_FAILURE_BEGINNING.match(result))
+            is_failed = is_failed or _reports_failure(parse_json(result))
+            completed.append(CompletedCall(str(function.get("name")), arguments, result, is_failed))
+    return completed
+
+
+def _reports_failure(value: Any) -> bool:
+    return isinstance(value, dict) and bool(
+        value.get("error") or value.get("success") is False or value.get("isError") is True
+    )
+
 
 _MIN_CONFIDENCE_IF_REQUIRED = 0.2
 _MAX_REPEATED_LENGTH = 80
