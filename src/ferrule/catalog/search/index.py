@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from ferrule.catalog.registry import RegistrySnapshot, ToolRegistry
 from ferrule.catalog.search.ranking import ActionDocument, TermIndex, make_documents
-from ferrule.catalog.search.terms import extract_terms, remove_case_and_punctuation
-from ferrule.catalog.search.translation import translate_terms
+from ferrule.catalog.search.terms import extract_terms, remove_case_and_punctuation, translate_terms
 from ferrule.catalog.search.vectors import (
     ENCODER,
     VectorStorage,
