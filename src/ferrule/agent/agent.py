@@ -171,8 +171,8 @@ class Agent:
         """Raise SetupError for a name that is no tool's, unless a server that is being listed may bring the tool."""
         engine = self.library.engine
         snapshot = engine.registry.snapshot()
-        known = {name for name in self._unchecked_tools if snapshot.may_contain(name) or set(name) & set("*?[")}
-        self._unchecked_tools -= {*known, *CONTROL_TOOLS, *META_TOOLS}
+        existing = {name for name in self._unchecked_tools if snapshot.may_contain(name) or set(name) & set("*?[")}
+        self._unchecked_tools -= {*existing, *CONTROL_TOOLS, *META_TOOLS}
         if unknown := sorted(name for name in self._unchecked_tools if not engine.may_discover(name)):
             raise SetupError(
                 f"There is no tool {unknown[0]!r}.{did_you_mean(unknown[0], snapshot.by_id)} "
