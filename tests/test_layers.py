@@ -30,7 +30,7 @@ MAX_LINES = {
     "errors": 350,
     "core": 5_050,
     "texts": 1_750,
-    "catalog": 3_150,
+    "catalog": 3_100,
     "store": 5_400,
     "concurrency": 1_450,
     "process": 2_750,
@@ -43,8 +43,8 @@ MAX_LINES = {
     "config": 500,
     "folder_trust": 300,
     "library": 950,
-    "models": 3_850,
-    "parsing": 2_350,
+    "models": 3_800,
+    "parsing": 2_300,
     "agent": 4_500,
     "workflow": 2_900,
     "orchestrator": 1_350,
@@ -58,7 +58,7 @@ MAX_LINES = {
     "batch": 2_000,
     "evaluation": 600,
     "simulation": 250,
-    "cli": 6_450,
+    "cli": 6_400,
     "ferrule_tools": 11_600,
 }
 """A change removes as many lines as it adds, from its own package or from another one, whose limit is lowered then."""
