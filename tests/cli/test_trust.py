@@ -85,7 +85,7 @@ def test_settings_of_an_untrusted_folder_are_not_used(clone: Path):
 
 def test_trust_that_cannot_be_stored_is_refused_in_one_line(clone: Path):
     (clone.parent / "a_file").write_text("")
-    env = {**environment(clone), "XDG_STATE_HOME": str(clone.parent / "a_file" / "state")}
+    env = {**environment(clone), "FERRULE_CONFIG_HOME": str(clone.parent / "a_file" / "settings")}
     done = ferrule("trust", str(clone), cwd=clone.parent, env=env)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "a_file" in done.stderr and "Traceback" not in done.stderr
