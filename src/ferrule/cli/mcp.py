@@ -241,7 +241,7 @@ def list_servers(context: typer.Context, file: File = None, as_json: AsJson = Fa
 def test_server(
     context: typer.Context,
     name: Server,
-    timeout: Annotated[float, typer.Option("--timeout", "-t", min=0.1, help="Seconds to wait for it.")] = 60,
+    timeout: Annotated[float, typer.Option("--timeout", "-t", min=0.1, help="Seconds to wait for the server.")] = 60,
     file: File = None,
     as_json: AsJson = False,
 ) -> None:
@@ -358,7 +358,7 @@ def import_from_others(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take over the servers of Claude Desktop, Claude Code, Cursor, VS Code and Windsurf."""
+    """Import the servers of Claude Desktop, Claude Code, Cursor, VS Code and Windsurf."""
     file = choose_file(context, file)
     project = file.absolute().parent
     sources = [source] if source is not None else [path for _, path in find_client_files(project)]
