@@ -319,7 +319,12 @@ class _SubschemaCounts:
 class _CostEstimate:
     def __init__(self, root: JsonSchema, own_cost: Callable[[JsonSchema], int]) -> None:
         self._root, self._own_cost = root, own_cost
-        self._named = [part for part in _iterate_parts(root) if part is root or _has_name(part)]
+        names = ("$id", "id", "$anchor", "$dynamicAnchor")
+        self._named = [
+            part
+            for part in _iterate_parts(root)
+            if part is root or any(isinstance(part.get(name), str) for name in names)
+        ]
         """The schemas that references may use by a name, or that paths may start in."""
         self._steps = 0
         self._pending = [root]
@@ -415,10 +420,6 @@ def _too_costly() -> SpecError:
         f"the schema is too costly to check: one value may need more than {MAX_CHECKS_PER_VALUE:,} checks, because its "
         "alternatives or references multiply"
     )
-
-
-def _has_name(schema: JsonSchema) -> bool:
-    return any(isinstance(schema.get(key), str) for key in ("$id", "id", "$anchor", "$dynamicAnchor"))
 
 
 def _own_cost(schema: JsonSchema) -> int:

@@ -155,15 +155,10 @@ def build_clauses(conditions: CallFilter, dialect: sa.Dialect) -> list[sa.Column
         in_json = json.dumps(text, ensure_ascii=False)[1:-1]
         columns = [sa.cast(calls[name], sa.Text) for name in ("params", "result")]
         texts = [(calls.error, text), *((column, in_json) for column in columns)]
-        clauses.append(sa.or_(*(_contains_clause(*each, dialect) for each in texts)))
+        # SQLite's LIKE ignores the case; `icontains` would convert all texts first.
+        contains = sa.ColumnElement.contains if dialect.name == "sqlite" else sa.ColumnElement.icontains
+        clauses.append(sa.or_(*(contains(column, part, autoescape=True) for column, part in texts)))
     return clauses
-
-
-def _contains_clause(column: sa.ColumnElement[Any], text: str, dialect: sa.Dialect) -> sa.ColumnElement[bool]:
-    """Build a condition: a text is part of a column, in upper or lower case."""
-    if dialect.name == "sqlite":  # whose LIKE ignores the case; `icontains` would convert all texts first
-        return column.contains(text, autoescape=True)
-    return column.icontains(text, autoescape=True)
 
 
 def rule_column() -> sa.ColumnElement[str]:
