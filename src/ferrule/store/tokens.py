@@ -61,6 +61,25 @@ def revoke_token(database: StoreDatabase, name_or_id: str, now: float) -> int:
     return database.change(query.values(revoked_at=now))
 
 
+def replace_secret(database: StoreDatabase, token_id: str, values: Mapping[str, Any]) -> bool:
+    """Give a token the hash of `values`, and let the earlier hash and all sessions end with them. False if it is gone.
+
+    `values` are a session of the token, which gets the earlier hash.
+    """
+    table = get_table("tokens")
+    is_token = (table.c.token_id == token_id) & table.c.revoked_at.is_(None)
+    until = values["expires_at"]
+    with database.write() as connection:
+        row = connection.execute(table.select().where(is_token).with_for_update()).mappings().first()
+        if row is None:
+            return False
+        connection.execute(table.update().where(is_token).values(hash=values["hash"]))
+        ends_later = sa.or_(table.c.expires_at.is_(None), table.c.expires_at > until)
+        connection.execute(table.update().where(table.c.parent_id == token_id, ends_later).values(expires_at=until))
+        connection.execute(table.insert().values({**values, "hash": row["hash"]}))
+        return True
+
+
 def delete_ended_tokens(connection: sa.Connection, before: float) -> int:
     """Delete tokens and sessions that were revoked or expired before a time; returns how many.
 
