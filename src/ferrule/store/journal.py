@@ -64,11 +64,6 @@ class _LinesInMemory:
         self.lines: list[bytes] = []
         self._last_read = 0
 
-    def append(self, line: bytes) -> None:
-        if len(self.lines) >= MAX_LINES_IN_MEMORY:
-            raise OSError(f"{len(self.lines)} records wait in memory because the database accepts none")
-        self.lines.append(line)
-
     def backlog(self) -> int:
         return len(self.lines)
 
@@ -109,8 +104,11 @@ class Journal:
         """Stores a line. Raises OSError if that is not possible."""
 
     def _append_to_memory(self, line: bytes) -> None:
-        self._memory.append(line)
-        if self.reader_sleeps and self.has_enough_to_read():
+        lines = self._memory.lines
+        if (waiting := len(lines)) >= MAX_LINES_IN_MEMORY:
+            raise OSError(f"{waiting} records wait in memory because the database accepts none")
+        lines.append(line)
+        if self.reader_sleeps and waiting >= LINES_TO_WAKE:
             self.reader_sleeps = False
             self._wake()
 
@@ -125,7 +123,7 @@ class Journal:
                 self._current = None
                 if time.monotonic() >= self._next_attempt:
                     self._failure, self._next_attempt = error, time.monotonic() + RETRY_INTERVAL
-                self._memory.append(line)
+                self._append_to_memory(line)
                 raise
             finally:
                 if self.reader_sleeps:

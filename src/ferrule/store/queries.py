@@ -139,9 +139,10 @@ def build_clauses(conditions: CallFilter, dialect: sa.Dialect) -> list[sa.Column
     # `coalesce` keeps the database from the other indexes: else it might scan all failed calls of all tools.
     clauses += [sa.func.coalesce(calls[name], "") == escape_text(getattr(conditions, name)) for name in names[1:]]
     if conditions.tenant is not None:
-        clauses.append(tenant_clause(conditions.tenant))
+        is_tenant = calls.tenant == escape_text(conditions.tenant) if conditions.tenant else calls.tenant.is_(None)
+        clauses.append(is_tenant)
     if conditions.principals is not None:
-        clauses.append(principals_clause(conditions.principals))
+        clauses.append(calls.principal.in_(list(map(escape_text, conditions.principals))))
     if conditions.is_success is not None:
         clauses.append(_ended_clause(success=conditions.is_success, by_index=not names))
     if conditions.since is not None:
@@ -163,15 +164,6 @@ def build_clauses(conditions: CallFilter, dialect: sa.Dialect) -> list[sa.Column
 
 def rule_column() -> sa.ColumnElement[str]:
     return sa.literal_column("(tool_calls.metadata->>'rule')", sa.Text)
-
-
-def tenant_clause(tenant: str) -> sa.ColumnElement[bool]:
-    column = get_table("tool_calls").c.tenant
-    return column == escape_text(tenant) if tenant else column.is_(None)
-
-
-def principals_clause(labels: Collection[str]) -> sa.ColumnElement[bool]:
-    return get_table("tool_calls").c.principal.in_(list(map(escape_text, labels)))
 
 
 def _ended_clause(*, success: bool, by_index: bool) -> sa.ColumnElement[bool]:

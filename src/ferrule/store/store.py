@@ -373,7 +373,8 @@ class ToolKnowledgeStore:
         principals: Collection[str] | None = None,
     ) -> CallStatistics:
         """Return counts, error rates and times, in total and by tool."""
-        return await self.query(collect_statistics, since, tool_name, tenant, principals)
+        which = CallFilter(since=since, tool_name=tool_name, tenant=tenant, principals=principals)
+        return await self.query(collect_statistics, which)
 
     async def delete_records(self, *, older_than: datetime | timedelta, dry_run: bool = False) -> DeletionReport:
         """Delete what is older than a time or a duration: calls, runs, conversations and everything else.
