@@ -28,13 +28,13 @@ LAYERS = {
 }
 MAX_LINES = {
     "errors": 350,
-    "core": 5_050,
+    "core": 5_000,
     "texts": 1_750,
     "catalog": 3_150,
-    "store": 5_400,
-    "concurrency": 1_450,
-    "process": 2_750,
-    "http": 850,
+    "store": 5_200,
+    "concurrency": 1_400,
+    "process": 2_700,
+    "http": 820,
     "kinds": 12_600,
     "policy": 1_250,
     "engine": 2_850,

@@ -243,10 +243,10 @@ def _sum_costs(
         "(SELECT binding.value->>'conversation_id' FROM entries AS binding "
         "WHERE binding.stream = 'asked:' || {run} AND binding.key = 'begin')"
     )
-    keys = {"tool": "{name}", "model": "{name}", "conversation": conversation, "day": day}
+    keys = {"tool": "{name}", "model": "{name}", "run": "{run}", "principal": "{principal}", "tenant": "{tenant}"}
+    key = {**keys, "conversation": conversation, "day": day}[by]
     condition = "" if values["tenant"] is None else " AND {tenant} = :tenant"
     condition += "" if values["principals"] is None else " AND {principal} IN :principals"
-    key = keys.get(by, f"{{{by}}}")
     query = f"SELECT {key} AS group_key, {{sums}} FROM {{rows}} AND {{time}} >= :since{condition} GROUP BY 1"
     used = {name: value for name, value in values.items() if f":{name}" in query}
     used = {name: escape_text(value) if isinstance(value, str) else value for name, value in used.items()}
