@@ -56,7 +56,7 @@ class LeasesInMemory:
             leases_of_starts = self.starts.get(bucket, [])
             self.starts[bucket], starts[bucket] = grant_starts(leases_of_starts, request.owner, start_wish, loop_time())
         await asyncio.sleep(self.delay)
-        return LeaseGrants(slots=slots, starts=starts)
+        return slots, starts
 
 
 class CutOffLeases:
