@@ -26,7 +26,7 @@ from ferrule.agent.answer import (
 )
 from ferrule.agent.budget import BudgetedModel, NeedsPerson, RunBudget, RunLimits
 from ferrule.agent.calls import RunCall, RunCalls
-from ferrule.agent.control_tools import CONTROL_TOOLS
+from ferrule.agent.control_tools import CONTROL_TOOLS, HISTORY_TOOL
 from ferrule.agent.formats import (
     DecisionFormat,
     OutputType,
@@ -168,11 +168,14 @@ class Agent:
         self._toolbox = self._make_toolbox(tool_names)
 
     def _check_tools(self) -> None:
-        """Raise SetupError for a name that is no tool's, unless a server that is being listed may bring the tool."""
+        """Raise SetupError for a name that is no tool's, unless a server that is being listed may bring the tool.
+
+        An orchestrator registers the tool for the history of a conversation when it begins.
+        """
         engine = self.library.engine
         snapshot = engine.registry.snapshot()
         existing = {name for name in self._unchecked_tools if snapshot.may_contain(name) or set(name) & set("*?[")}
-        self._unchecked_tools -= {*existing, *CONTROL_TOOLS, *META_TOOLS}
+        self._unchecked_tools -= {*existing, *CONTROL_TOOLS, *META_TOOLS, HISTORY_TOOL}
         if unknown := sorted(name for name in self._unchecked_tools if not engine.may_discover(name)):
             raise SetupError(
                 f"There is no tool {unknown[0]!r}.{did_you_mean(unknown[0], snapshot.by_id)} "
