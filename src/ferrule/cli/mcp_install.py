@@ -193,9 +193,9 @@ def uninstall(
             fail(f"There is no server {name!r} in {path}.")
         if not starts_ferrule(read_server_config(entry)):
             fail(f"The server {name!r} in {path} is not Ferrule: it stays.")
-        kept = _kept_path(path)
-        restored = _put_back(target, path, name, json.loads(kept.read_text("utf-8")) if kept.exists() else {})
-        kept.unlink(missing_ok=True)
+        entries_file = _removed_entries_path(path)
+        restored = _put_back(target, path, name, json.loads(entries_file.read_text("utf-8")) if entries_file.exists() else {})
+        entries_file.unlink(missing_ok=True)
     except (FerruleError, OSError, ValueError) as error:
         fail(str(error))
     if as_json:
@@ -246,15 +246,15 @@ def _is_same_server(entry: Any, own: Any) -> bool:
     return first.digest == second.digest
 
 
-def _kept_path(path: Path) -> Path:
+def _removed_entries_path(path: Path) -> Path:
     """Return where the entries are kept that `install` has removed from a client's file; only the user reads it."""
     return path.with_name(f"{path.name}.ferrule")
 
 
 def _remove_replaced(target: ClientFile, path: Path, names: Collection[str]) -> list[str]:
     """Remove entries from a client's file, and keep them for `uninstall`. Returns their names."""
-    kept = _kept_path(path)
-    entries: dict[str, Any] = json.loads(kept.read_text("utf-8")) if kept.exists() else {}
+    entries_file = _removed_entries_path(path)
+    entries: dict[str, Any] = json.loads(entries_file.read_text("utf-8")) if entries_file.exists() else {}
     if target.is_toml:
         text = path.read_text("utf-8")
         entries |= {name: _cut_tables(text, name)[1] for name in names}
@@ -262,11 +262,11 @@ def _remove_replaced(target: ClientFile, path: Path, names: Collection[str]) -> 
         for name in names:
             remaining, _ = _cut_tables(remaining, name)
         names = [name for name in names if entries[name]]  # an inline table stays
-        atomic_write(kept, json.dumps(entries).encode())
+        atomic_write(entries_file, json.dumps(entries).encode())
         atomic_write(path, remaining.encode())
         return list(names)
     found = {name: each for name, each in _read_client_servers(target, path).items() if name in names}
-    atomic_write(kept, json.dumps(entries | found).encode())  # first: nothing is lost if the next step fails
+    atomic_write(entries_file, json.dumps(entries | found).encode())  # first: nothing is lost if the next step fails
     return list(remove_servers(path, names))
 
 
