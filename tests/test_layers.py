@@ -53,7 +53,7 @@ MAX_LINES = {
     "documents": 550,
     "adapters": 600,
     "telemetry": 550,
-    "server": 9_400,
+    "server": 9_600,
     "web": 100,
     "cluster": 1_050,
     "batch": 2_000,

@@ -194,7 +194,9 @@ def uninstall(
         if not starts_ferrule(read_server_config(entry)):
             fail(f"The server {name!r} in {path} is not Ferrule: it stays.")
         entries_file = _removed_entries_path(path)
-        restored = _put_back(target, path, name, json.loads(entries_file.read_text("utf-8")) if entries_file.exists() else {})
+        restored = _put_back(
+            target, path, name, json.loads(entries_file.read_text("utf-8")) if entries_file.exists() else {}
+        )
         entries_file.unlink(missing_ok=True)
     except (FerruleError, OSError, ValueError) as error:
         fail(str(error))
@@ -265,8 +267,10 @@ def _remove_replaced(target: ClientFile, path: Path, names: Collection[str]) -> 
         atomic_write(entries_file, json.dumps(entries).encode())
         atomic_write(path, remaining.encode())
         return list(names)
-    found = {name: each for name, each in _read_client_servers(target, path).items() if name in names}
-    atomic_write(entries_file, json.dumps(entries | found).encode())  # first: nothing is lost if the next step fails
+    entries_of_file = {name: each for name, each in _read_client_servers(target, path).items() if name in names}
+    atomic_write(
+        entries_file, json.dumps(entries | entries_of_file).encode()
+    )  # first: nothing is lost if the next step fails
     return list(remove_servers(path, names))
 
 

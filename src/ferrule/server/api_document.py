@@ -8,10 +8,10 @@ from fastapi import FastAPI
 
 from ferrule.server import call_routes
 from ferrule.server.problems import PROBLEM_TYPE
+from ferrule.server.response_schemas import REF, RESPONSES, make_components, make_schema
 
 CALL_PATH: Final = "/v1/tools/{name}/call"
 PUBLIC_PATHS: Final = ("/healthz", "/readyz")
-_REF: Final = "#/components/schemas/"
 _PROBLEM: Final[dict[str, Any]] = {
     "title": "Problem",
     "description": "RFC 9457: what happened, and what to do.",
@@ -31,7 +31,7 @@ _CALL_OPERATION: Final[dict[str, Any]] = {
     "description": "A call that was made is answered with 200, also when the tool failed: see `is_success`. With the "
     "header `Idempotency-Key`, a repeated request gets the first response.",
     "parameters": [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}],
-    "requestBody": {"content": {"application/json": {"schema": {"$ref": f"{_REF}CallRequest"}}}},
+    "requestBody": {"content": {"application/json": {"schema": {"$ref": f"{REF}CallRequest"}}}},
     "responses": {
         "200": {"description": "The result of the call."},
         "404": {"description": "There is no such tool, or the client may not call it."},
@@ -69,27 +69,31 @@ def _complete(document: dict[str, Any]) -> dict[str, Any]:
     document["paths"][CALL_PATH] = {"post": _CALL_OPERATION}
     components = document.setdefault("components", {})
     schemas: dict[str, Any] = components.setdefault("schemas", {})
-    schemas["CallRequest"] = call_routes.CallRequest.model_json_schema(ref_template=f"{_REF}{{model}}")
+    schemas |= make_components()
+    schemas["CallRequest"] = call_routes.CallRequest.model_json_schema(ref_template=f"{REF}{{model}}")
     schemas["Problem"] = _PROBLEM
     for name in ("HTTPValidationError", "ValidationError"):  # of FastAPI, which answers with problems here
         schemas.pop(name, None)
     components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     document["security"] = [{"token": []}]
     for path, operations in document["paths"].items():
-        for operation in operations.values():
-            _complete_operation(path, operation)
+        for method, operation in operations.items():
+            _complete_operation(method.upper(), path, operation)
     return document
 
 
-def _complete_operation(path: str, operation: dict[str, Any]) -> None:
-    problem = {"content": {PROBLEM_TYPE: {"schema": {"$ref": f"{_REF}Problem"}}}}
+def _complete_operation(method: str, path: str, operation: dict[str, Any]) -> None:
+    problem = {"content": {PROBLEM_TYPE: {"schema": {"$ref": f"{REF}Problem"}}}}
     if path in PUBLIC_PATHS:
         operation["security"] = []
     for status, response in operation["responses"].items():
         if not status.startswith("2"):
             response.update(problem)
-        elif path in _MEDIA_TYPES:
-            response["content"] = {each: {} for each in _MEDIA_TYPES[path]}
         else:
-            response.setdefault("content", {"application/json": {"schema": {}}})
+            fields = RESPONSES.get(f"{method} {path}")
+            json = {"type": "string"} if fields is None else make_schema(fields)
+            response["content"] = {
+                each: {"schema": json if each == "application/json" else {"type": "string"}}
+                for each in _MEDIA_TYPES.get(path, ["application/json"])
+            }
     operation["responses"]["default"] = {"description": "The request was not fulfilled.", **problem}
