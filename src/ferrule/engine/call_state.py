@@ -430,6 +430,15 @@ class CallLog:
             text = self._store.redaction.redact_text(error_text(failure), _secrets_of(call))
             logger.info("tool=<%s>, attempt=<%d>, delay=<%.2f> | %s", call.tool_name, call.attempts, delay, text)
 
+    def log_blocked_loop(self, call: RunningCall, seconds: float) -> None:
+        logger.warning(
+            "tool=<%s>, call=<%s>, seconds=<%.2f> | blocked the event loop: no other call went on, and no timeout was "
+            "kept. Let the tool await what takes long, or write it as `def`, which runs in a worker process",
+            call.tool_name,
+            call.call_id,
+            seconds,
+        )
+
     def emit_end(self, call: RunningCall, result: ToolExecutionResult) -> None:
         if result.is_success:
             event_type = ToolEngineEventType.EXECUTION_COMPLETED

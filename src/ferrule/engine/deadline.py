@@ -7,7 +7,8 @@ cancelled, and cancelled again every half second while they ignore it.
 
 A tool that ignores all of that is abandoned: `run_until_abandoned` stands between the task and the tool's coroutine, so
 it can end the coroutine where it waits and let the task go on. Nothing of the coroutine runs after that; only tasks and
-threads that it started may.
+threads that it started may. It also measures each step of the coroutine: a step that blocks the event loop cannot be
+ended.
 """
 
 from __future__ import annotations
@@ -16,17 +17,22 @@ import asyncio
 import logging
 import math
 import types
+from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
+from time import perf_counter
 from typing import Any
 
 from ferrule.core.aio import CANCEL_INTERVAL
-from ferrule.errors import ExecutionFailed, Rejected
+from ferrule.errors import ExecutionFailed, Rejected, TimedOut
 
 logger = logging.getLogger("ferrule.engine")
 
 MAX_ABANDONED_TASKS = 20
 """Tasks of one tool that may run on after it was abandoned; then its calls are rejected until some of them end."""
+
+MAX_STEP = 0.25
+"""Seconds that a tool may use the event loop without waiting for anything. Beyond it the tool blocks the loop."""
 
 
 class Deadline:
@@ -41,6 +47,10 @@ class Deadline:
     _stop_timer: asyncio.TimerHandle | None = None
     is_expired = False
     is_abandoned = False
+    blocked = 0.0
+    """Seconds that its tool has blocked the event loop."""
+    is_missed = False
+    """Whether it passed while its tool blocked the loop, so that the tool could not be stopped."""
     awaited: Any
     """What its tool waited for when it was abandoned."""
 
@@ -100,6 +110,8 @@ class Deadline:
         """Note that the call has ended, and take back the cancellations that the deadline sent."""
         self._has_ended = True
         self._deadlines.active.discard(self)
+        if self.blocked and not self.is_expired and self.remaining() <= 0:
+            self.is_expired = self.is_missed = True
         if self._stop_timer is not None:
             self._stop_timer.cancel()
         if self._cancellations:
@@ -129,6 +141,41 @@ class Deadline:
             deadlines = self._deadlines
             self._stop_timer = deadlines.loop.call_later(deadlines.stop_timeout, self._check_cancellation)
 
+    def add_blocking_step(self, began: float) -> None:
+        """Note that a step of the tool has lasted since `began`. What calls inside it have blocked does not count."""
+        steps, seconds = self._deadlines.blocking_steps, perf_counter() - began
+        own = seconds - sum(nested for start, nested in steps if start >= began)
+        if own > MAX_STEP:
+            steps.append((began, own))
+            self.blocked += own
+
+    def timeout_error(self, tool_name: str, seconds: float, max_seconds: float | None) -> TimedOut:
+        """Make the error of a call whose time is up, which says whether its tool was stopped."""
+        limit, details = f"{seconds:g} s", {"timeout": seconds}
+        if max_seconds is not None and max_seconds > seconds:
+            limit += " (timeout) after its start or its last report of progress"
+            limit += f", or within {max_seconds:g} s (max_timeout)"
+            details["max_timeout"] = max_seconds
+        if self.is_abandoned:
+            return TimedOut(
+                f"Tool {tool_name!r} did not finish within {limit} and did not stop when it was cancelled. "
+                "It was abandoned: what it did is unknown. Check that before you call it again.",
+                **details,
+                outcome="unknown",
+            )
+        if self.is_missed:
+            return TimedOut(
+                f"Tool {tool_name!r} did not finish within {limit}. It could not be stopped, because its code "
+                f"blocked the event loop for {self.blocked:.1f} s, so it ran to its end: what it did has taken effect. "
+                "Write it as `def`, which runs in a worker process that can be killed, or await what takes long.",
+                **details,
+            )
+        return TimedOut(
+            f"Tool {tool_name!r} did not finish within {limit} and was stopped. "
+            "Ask for less in one call, or allow it more time.",
+            **details,
+        )
+
     def tasks_left(self) -> list[asyncio.Task[Any]]:
         """Return the tasks that still run and that the tool waited for when it was abandoned."""
         awaited = (self.awaited, *getattr(self.awaited, "_children", ()))  # `_children`: of `asyncio.gather`
@@ -152,6 +199,8 @@ class Deadlines:
         self.stop_timeout = stop_timeout
         """Seconds after the first cancellation, when a call is abandoned."""
         self.active: set[Deadline] = set()
+        self.blocking_steps: deque[tuple[float, float]] = deque(maxlen=16)
+        """The last steps that blocked the loop: when each began, and its seconds."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_time = math.inf
 
@@ -190,12 +239,16 @@ def run_until_abandoned(coroutine: Coroutine[Any, Any, Any], deadline: Deadline)
         return (yield from coroutine.__await__())
     argument: Any = None
     while True:
+        began = perf_counter()
         try:
             awaited = resume(argument)
         except StopIteration as stop:
             return stop.value
         except GeneratorExit as error:  # its own: a real one, of a caller that is closed, arrives at a `yield`
             raise ExecutionFailed("The tool raised GeneratorExit.") from error
+        finally:
+            if perf_counter() - began > MAX_STEP:
+                deadline.add_blocking_step(began)
         try:
             if awaited is None or type(awaited) is asyncio.Future:
                 argument = yield awaited

@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -256,8 +258,15 @@ def make_server_tool(name: str, config: McpServerConfig, *, origin: str, listing
 
 
 def make_tool_of_server_spec(spec: MCPServerSpec) -> Tool:
-    """Make the tool for a server that a program describes. Raises SpecError when the spec has no address."""
+    """Make the tool for a server that a program describes. Raises SpecError if its address or program is missing."""
     config = config_of_spec(spec)
+    path = config.env.get("PATH") or os.environ.get("PATH", "")
+    program = os.path.join(config.cwd or "", config.command or "") if "/" in (config.command or "") else config.command
+    if program and "$" not in program + path and shutil.which(program, path=path) is None:
+        raise SpecError(
+            f"MCP server {spec.tool_id!r}: the program {config.command!r} was not found: "
+            "install it, or write its full path"
+        )
     if spec.effects == Effects():  # nothing is promised, and a server that promises nothing may do anything
         spec = replace(spec, effects=ASSUMED_EFFECTS)
     if spec.limits.max_timeout is None:
