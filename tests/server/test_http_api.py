@@ -297,7 +297,7 @@ def test_every_success_response_has_a_schema(http: httpx.Client):
     ]
     assert len(responses) > 50 and all(schema for _, _, schema in responses), responses
     plain = [name for name, media_type, schema in responses if "json" in media_type and schema == {"type": "string"}]
-    assert plain == [], "response_schemas does not have these"
+    assert plain == [], "api_document does not have these"
     references = set(re.findall(r"#/components/schemas/(\w+)", json.dumps(document)))
     assert references <= document["components"]["schemas"].keys()
 
