@@ -11,6 +11,8 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Collection, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, Final, Literal, Self, TypeVar, overload
 
 from ferrule.agent.answer import (
@@ -20,6 +22,7 @@ from ferrule.agent.answer import (
     CustomEvent,
     OnEvent,
     RunEvent,
+    StoredRun,
     TextPiece,
     TurnStarted,
     log_listener_errors,
@@ -69,7 +72,15 @@ from ferrule.core.messages import (
     system_message,
     user_message,
 )
-from ferrule.core.model import Model, ModelReply, ModelRequest, can_reason
+from ferrule.core.model import (
+    Model,
+    ModelReply,
+    ModelRequest,
+    ModelSettings,
+    ModelWithSettings,
+    can_reason,
+    check_settings,
+)
 from ferrule.core.names import did_you_mean
 from ferrule.core.permission import CallPolicy, Principal
 from ferrule.errors import BudgetSpent, ModelError, RequestTooLong, SetupError
@@ -111,6 +122,7 @@ class Agent:
         style: Literal["tool_calls", "decisions"] | ReplyFormat = "tool_calls",
         window_tokens: int = 100_000,
         schema_tokens: int | None = None,
+        model_settings: ModelSettings | None = None,
     ) -> None:
         """`Agent(library, model)`, or `Agent([function, …], model)` without a library.
 
@@ -125,6 +137,7 @@ class Agent:
         `memory=False` lets it repeat calls known to fail. Runs learn from earlier runs of the same tenant only:
         the principal's, or else the library's. Without a `person`, a run that needs an answer or an approval waits.
         With `style` "decisions", or a `DecisionFormat`, it decides by prompt, not by tool calls.
+        `model_settings` are the temperature and the `max_tokens` of its requests.
         """
         self._own_library: AgentLibrary | None = None
         library, tools = (None, [*library, *(tools or ())]) if isinstance(library, list) else (library, tools)
@@ -144,7 +157,7 @@ class Agent:
         check_policy(policy)
         self.limits, self.policy = limits or RunLimits(), policy
         self._principal = self.library.with_tenant(principal or Principal(kind="agent", name=name))
-        self._style, self._window = style, window_tokens
+        self._style, self._window, self._settings = style, window_tokens, check_settings(model_settings)
         self._core, self._schema_tokens = tuple(core_tools), schema_tokens
         self._control_tools = frozenset((["ask_user"] if person else []) if control_tools is None else control_tools)
         self._toolbox = self._make_toolbox(None if tools is None else register_functions(self.library, tools))
@@ -174,8 +187,8 @@ class Agent:
         """Raise SetupError for a name that is no tool's, unless a server that is being listed may bring the tool."""
         engine = self.library.engine
         snapshot = engine.registry.snapshot()
-        known = {name for name in self._unchecked_tools if snapshot.may_contain(name) or set(name) & set("*?[")}
-        self._unchecked_tools -= {*known, *CONTROL_TOOLS, *META_TOOLS}
+        existing = {name for name in self._unchecked_tools if snapshot.may_contain(name) or set(name) & set("*?[")}
+        self._unchecked_tools -= {*existing, *CONTROL_TOOLS, *META_TOOLS}
         if unknown := sorted(name for name in self._unchecked_tools if not engine.may_discover(name)):
             raise SetupError(
                 f"There is no tool {unknown[0]!r}.{did_you_mean(unknown[0], snapshot.by_id)} "
@@ -212,6 +225,8 @@ class Agent:
         run_id: str | None = None,
         on_event: OnEvent | None = None,
         budget: RunBudget | None = None,
+        deps: Any = None,
+        model_settings: ModelSettings | None = None,
     ) -> AgentAnswer[T]: ...
     @overload
     async def run(
@@ -223,6 +238,8 @@ class Agent:
         run_id: str | None = None,
         on_event: OnEvent | None = None,
         budget: RunBudget | None = None,
+        deps: Any = None,
+        model_settings: ModelSettings | None = None,
     ) -> AgentAnswer[str]: ...
     async def run(
         self,
@@ -233,12 +250,15 @@ class Agent:
         run_id: str | None = None,
         on_event: OnEvent | None = None,
         budget: RunBudget | None = None,
+        deps: Any = None,
+        model_settings: ModelSettings | None = None,
     ) -> AgentAnswer[Any]:
         """Do a task. Errors are reported in the answer. `history` holds the messages of an earlier conversation.
 
         `output` is the type of the answer: a pydantic model, a dataclass, or a type such as `int` or `list[str]`. The
         answer is checked, and the model is told what is wrong with it; `answer.output` is the value.
-        `budget` is given by a caller who has used part of the limits for this task already.
+        `budget` is given by a caller who has used part of the limits for this task already. Tools get `deps` in their
+        context. `model_settings` hold for this run, before those of the agent.
         """
         if not isinstance(task, str) or not task.strip():
             raise SetupError(f"task must be a string that is not empty, not {task!r}.")
@@ -246,7 +266,16 @@ class Agent:
         async with self:
             self.library.require_open()
             run = Run(task, self.library.engine.store, run_id)
-            return await self._run_task(run, run_id, output_type, history, on_event, budget or RunBudget(self.limits))
+            return await self._run_task(
+                run,
+                run_id,
+                output_type,
+                history,
+                on_event,
+                budget or RunBudget(self.limits),
+                deps=deps,
+                settings=model_settings,
+            )
 
     async def answer_directly(
         self,
@@ -268,10 +297,26 @@ class Agent:
             return await self._run_task(run, run_id, None, history, on_event, budget, direct_prompt=prompt)
 
     @overload
-    def run_sync(self, task: str, *, output: type[T], history: Sequence[Message] = ()) -> AgentAnswer[T]: ...
+    def run_sync(
+        self,
+        task: str,
+        *,
+        output: type[T],
+        history: Sequence[Message] = (),
+        deps: Any = None,
+        model_settings: ModelSettings | None = None,
+    ) -> AgentAnswer[T]: ...
     @overload
-    def run_sync(self, task: str, *, output: None = None, history: Sequence[Message] = ()) -> AgentAnswer[str]: ...
-    def run_sync(self, task: str, *, output: Any = None, history: Sequence[Message] = ()) -> AgentAnswer[Any]:
+    def run_sync(
+        self,
+        task: str,
+        *,
+        output: None = None,
+        history: Sequence[Message] = (),
+        deps: Any = None,
+        model_settings: ModelSettings | None = None,
+    ) -> AgentAnswer[str]: ...
+    def run_sync(self, task: str, **options: Any) -> AgentAnswer[Any]:
         """Do a task in code that is not async. A library that is not open is opened for it."""
         with suppress(RuntimeError):
             asyncio.get_running_loop()
@@ -287,7 +332,7 @@ class Agent:
         async def run() -> AgentAnswer[Any]:
             async with self if self._own_library is not None else self.library:
                 try:
-                    answer: AgentAnswer[Any] = await self.run(task, output=output, history=history)
+                    answer: AgentAnswer[Any] = await self.run(task, **options)
                     return answer
                 finally:
                     if isinstance(self.model, RetryingModel):  # its connections belong to this event loop
@@ -305,12 +350,14 @@ class Agent:
         budget: RunBudget,
         *,
         direct_prompt: str | None = None,
+        deps: Any = None,
+        settings: ModelSettings | None = None,
     ) -> AgentAnswer[Any]:
         task = run.task
         async with lock_run(self.library.engine.store, run.id) as lock:
             if run_id is not None:
                 await run.require_new()
-            active = await self._start_run(run, on_event, budget, output)
+            active = await self._start_run(run, on_event, budget, output, deps=deps, settings=settings)
             earlier = [message for message in history if message["role"] != "system"]
             if direct_prompt is None:
                 prompt, first = self._build_instructions(task, output), self._toolbox.prepare(run.topic)
@@ -330,6 +377,8 @@ class Agent:
         output: type[T],
         approvals: ApprovalDecisions = None,
         on_event: OnEvent | None = None,
+        deps: Any = None,
+        model_settings: ModelSettings | None = None,
     ) -> AgentAnswer[T]: ...
     @overload
     async def resume(
@@ -340,6 +389,8 @@ class Agent:
         output: None = None,
         approvals: ApprovalDecisions = None,
         on_event: OnEvent | None = None,
+        deps: Any = None,
+        model_settings: ModelSettings | None = None,
     ) -> AgentAnswer[str]: ...
     async def resume(
         self,
@@ -349,33 +400,34 @@ class Agent:
         output: Any = None,
         approvals: ApprovalDecisions = None,
         on_event: OnEvent | None = None,
+        deps: Any = None,
+        model_settings: ModelSettings | None = None,
     ) -> AgentAnswer[Any]:
         """Continue a run that is waiting or was interrupted by a crash.
 
         `answer` is the user's answer to the run's question, or maps the ids of questions to answers. `approvals` maps
-        the ids of waiting calls to decisions; a single value decides about all of them. `output` is the type of the
-        answer, as `run` got it.
+        the ids of waiting calls to decisions; a single value decides about all of them. `output`, `deps` and
+        `model_settings` are not stored: give what `run` got.
         """
         output_type = None if output is None else OutputType(output)
         async with self, lock_run(self.library.engine.store, run_id):
             self.library.require_open()
             run = await Run.load(run_id, self.library.engine.store)
             budget = RunBudget(self.limits, usage=run.usage, seconds=run.seconds, run_costs=run.costs)
-            active = await self._start_run(run, on_event, budget, output_type)
+            active = await self._start_run(run, on_event, budget, output_type, deps=deps, settings=model_settings)
             return await self._run_loop(active, self._resolve_open_calls(active, answer, approvals))
 
-    async def stream(
-        self, task: str, *, output: Any = None, history: Sequence[Message] = (), run_id: str | None = None
-    ) -> AsyncGenerator[RunEvent, None]:
-        """Do a task and yield its events as they happen; the last has the answer. Closing the stream ends the run."""
+    async def stream(self, task: str, **options: Any) -> AsyncGenerator[RunEvent, None]:
+        """Do a task and yield its events as they happen; the last has the answer. Closing the stream ends the run.
+
+        The `options` are those of `run`.
+        """
         events = ProgressQueue[RunEvent | None](MAX_QUEUED_PROGRESS)
 
         def add(event: RunEvent) -> None:
             events.add(event, is_progress=isinstance(event, CallProgress | CustomEvent))
 
-        run_task = asyncio.create_task(
-            self.run(task, output=output, history=history, run_id=run_id, on_event=add), name=f"ferrule-{self.name}"
-        )
+        run_task = asyncio.create_task(self.run(task, **options, on_event=add), name=f"ferrule-{self.name}")
         run_task.add_done_callback(lambda _: events.add(None))
         try:
             while (event := await events.get()) is not None:
@@ -389,17 +441,30 @@ class Agent:
         """Return the messages of a run, in OpenAI's format."""
         return (await Run.load(run_id, self.library.engine.store)).messages
 
-    async def runs(self) -> list[str]:
-        """Return the ids of the runs in the store, latest first."""
-        streams = await self.library.engine.store.list_streams(RUN_PREFIX)
-        return [stream.removeprefix(RUN_PREFIX) for stream in streams]
+    async def runs(self, limit: int = 100) -> list[StoredRun]:
+        """Return the latest runs in the store, the last one first."""
+        store, runs = self.library.engine.store, []
+        for stream, written_at in islice((await store.list_streams(RUN_PREFIX)).items(), limit):
+            run = await Run.load_and_detect_interruption(stream.removeprefix(RUN_PREFIX), store)
+            at = datetime.fromtimestamp(written_at, UTC)
+            runs.append(StoredRun(run_id=run.id, state=run.state, task=run.task, reason=run.reason, written_at=at))
+        return runs
 
     # Stages of a run
 
     async def _start_run(
-        self, run: Run, on_event: OnEvent | None, budget: RunBudget, output: OutputType | None = None
+        self,
+        run: Run,
+        on_event: OnEvent | None,
+        budget: RunBudget,
+        output: OutputType | None = None,
+        *,
+        deps: Any = None,
+        settings: ModelSettings | None = None,
     ) -> ActiveRun:
-        engine, memory = self.library.engine, None
+        engine, memory, model = self.library.engine, None, self.model
+        if settings or self._settings:
+            model = ModelWithSettings(model, {**self._settings, **check_settings(settings)})
         if self._unchecked_tools:
             await engine.wait_for_discovery()
             self._check_tools()
@@ -417,8 +482,9 @@ class Agent:
             caller=self._toolbox,
             memory=memory,
             policy=policy_of_run(run, engine.policy if self.policy is None else self.policy, engine.registry),
-            model=BudgetedModel(self.model, budget),
+            model=BudgetedModel(model, budget),
             priority=self.limits.priority,
+            deps=deps,
         )
         permissions, snapshot = self._toolbox.permissions, engine.registry.snapshot()
         run.context.available_tools = [*map(permissions.permitted_spec, permissions.select_tools(snapshot).values())]
@@ -427,7 +493,7 @@ class Agent:
             reply_format = DecisionFormat()
         return ActiveRun(
             run,
-            model=BudgetedModel(self.model, budget, asks_for_more=True),
+            model=BudgetedModel(model, budget, asks_for_more=True),
             engine=engine,
             subagent=subagent,
             resolver=CallResolver(self.library.hub, self._toolbox),

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NoReturn, Optional, TypeAlias, Union
 
 import orjson
 
-from ferrule.core.call import ToolExecutionContext
+from ferrule.core.call import RunContext, ToolExecutionContext
 from ferrule.core.content import Audio, Image, Output, Resource, Text, check_depth
 from ferrule.core.json_schema import JsonSchema, inline_definitions
 from ferrule.core.schema.binding import (
@@ -89,7 +89,7 @@ def _find_context_parameter(fn: Callable[..., Any], hints: dict[str, Any]) -> st
 def _is_context_hint(hint: Any) -> bool:
     if not isinstance(hint, type) and get_origin(hint) in (Annotated, Union, types.UnionType):
         return any(_is_context_hint(option) for option in get_args(hint))
-    return hint is ToolExecutionContext
+    return hint is ToolExecutionContext or get_origin(hint) is ToolExecutionContext
 
 
 def _build_parameters_schema(parameters: Sequence[FunctionParameter]) -> JsonSchema:
@@ -330,7 +330,7 @@ def resolve_hints(fn: Callable[..., Any], annotations: dict[str, Any]) -> dict[s
 
 def _resolve_one_by_one(function: Any, annotations: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
     # Linters advise to import types under `if TYPE_CHECKING`, the context's among them: supply that one.
-    names = {ToolExecutionContext.__name__: ToolExecutionContext, **names}
+    names = {ToolExecutionContext.__name__: ToolExecutionContext, "RunContext": RunContext, **names}
     resolved: dict[str, Any] = {}
     for name, hint in annotations.items():
         try:

@@ -23,8 +23,10 @@ from ferrule.core.events import ToolEngineEventType
 from ferrule.core.names import did_you_mean
 from ferrule.core.permission import CallPolicy, Principal
 from ferrule.core.spec import Tool, ToolCapability
+from ferrule.engine import ToolEngineConfig
+from ferrule.engine.config import NO_FOLDER
 from ferrule.errors import APPROVAL_REQUIRED, FerruleError, SetupError, ToolNotFound
-from ferrule.kinds.mcp.relay import FIRST_MODERN_VERSION
+from ferrule.kinds.mcp.relay import FIRST_MODERN_VERSION, ask_client
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory import RunMemory
 from ferrule.memory.failures import POLICIES, FailureClassifier
@@ -466,3 +468,20 @@ def _claim_standard_input() -> Iterator[BinaryIO]:
         yield open(copy, "rb", closefd=False)  # noqa: SIM115  a thread may still be reading from it at the end
     finally:
         os.dup2(copy, 0)
+
+
+def serve_stdio(tools: Collection[Any], *, name: str = "ferrule") -> None:
+    """Serve functions, and other things that can be tools, to the MCP client that has started this program.
+
+    Returns when the client disconnects.
+    """
+    if isinstance(tools, str) or not isinstance(tools, Collection):
+        raise SetupError(f"serve_stdio takes a list of tools: write serve_stdio([{getattr(tools, '__name__', tools)}])")
+    config = ToolEngineConfig(tools_directory=NO_FOLDER, auto_reload=False, builtin_tools=False)
+
+    async def serve() -> None:
+        async with UnifiedToolLibrary(config, on_elicit=ask_client) as library:
+            library.register(*tools)
+            await McpServer(library, name=name).serve_stdio()
+
+    asyncio.run(serve())
