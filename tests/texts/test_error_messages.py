@@ -31,6 +31,7 @@ def test_known_parts_are_translated_and_others_stay():
             "Tool 'fetch' did not finish within 3 s and was stopped. Ask for less in one call, or allow it more time.",
             "工具 'fetch' 在 3 秒内没有完成，已被停止。",
         ),
+        ("The user refused this call: Too expensive", "用户拒绝了这次调用：Too expensive"),
         (
             "Tool 'fetch' did not finish within 1 s. It could not be stopped, because its code blocked the event loop "
             "for 3.0 s, so it ran to its end: what it did has taken effect. Write it as `def`, which runs in a worker "
@@ -39,7 +40,7 @@ def test_known_parts_are_translated_and_others_stay():
             "因为它的代码阻塞了事件循环 3.0 秒，已运行到结束，其效果已经产生。"
             "请把它写成 `def`（在可以终止的工作进程中运行），或对耗时的部分使用 await。",
         ),
-        ("The user refused this call. Too expensive", "用户拒绝了这次调用。 Too expensive"),
+        ("The user refused this call.", "用户拒绝了这次调用。"),
         ("quota exceeded", "quota exceeded"),
         ("There is no tool '付款'. List the tools to see which exist.", "没有工具 '付款'。"),
         (

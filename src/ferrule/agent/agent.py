@@ -28,6 +28,7 @@ from ferrule.agent.answer import (
     log_listener_errors,
 )
 from ferrule.agent.budget import BudgetedModel, NeedsPerson, RunBudget, RunLimits
+from ferrule.agent.calls import RunCall, RunCalls
 from ferrule.agent.control_tools import CONTROL_TOOLS
 from ferrule.agent.formats import (
     DecisionFormat,
@@ -46,7 +47,6 @@ from ferrule.agent.prompts import (
     system_prompt,
     warnings_from_earlier_runs,
 )
-from ferrule.agent.recovery import answer_interrupted_calls, restore_memory
 from ferrule.agent.requests import (
     Answers,
     ApprovalDecisions,
@@ -57,8 +57,6 @@ from ferrule.agent.requests import (
 from ferrule.agent.run import RUN_PREFIX, Run, lock_run
 from ferrule.agent.toolbox import (
     AgentLibrary,
-    CallResolver,
-    ResolvedCall,
     Toolbox,
     ToolOffer,
     policy_of_run,
@@ -86,7 +84,6 @@ from ferrule.core.permission import CallPolicy, Principal
 from ferrule.errors import BudgetSpent, ModelError, RequestTooLong, SetupError
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.library.meta_tools import META_TOOLS
-from ferrule.library.subagent import ToolSubAgent
 from ferrule.models.choose import choose_model
 from ferrule.models.retry import RetryingModel, close_model
 from ferrule.policy.approvals import Person, check_person
@@ -474,16 +471,16 @@ class Agent:
             memory = await self.library.create_run_memory(
                 run.context, max_retries=self.limits.max_retries, permissions=self._toolbox.permissions
             )
-        subagent = ToolSubAgent(
-            self.name,
+        calls = RunCalls(
+            run.id,
             engine,
-            conversation_id=run.id,
+            self._toolbox,
+            name=self.name,
             principal=self._toolbox.principal,
-            caller=self._toolbox,
             memory=memory,
             policy=policy_of_run(run, engine.policy if self.policy is None else self.policy, engine.registry),
             model=BudgetedModel(model, budget),
-            priority=self.limits.priority,
+            budget=budget,
             deps=deps,
         )
         permissions, snapshot = self._toolbox.permissions, engine.registry.snapshot()
@@ -494,12 +491,11 @@ class Agent:
         return ActiveRun(
             run,
             model=BudgetedModel(model, budget, asks_for_more=True),
-            engine=engine,
-            subagent=subagent,
-            resolver=CallResolver(self.library.hub, self._toolbox),
+            calls=calls,
+            toolbox=self._toolbox,
             requests=RunRequests(run, engine, budget, self.person),
+            paused=self._paused,
             budget=budget,
-            memory=memory,
             listener=log_listener_errors(on_event),
             events=events,
             reply_format=reply_format,
@@ -515,6 +511,7 @@ class Agent:
                 while run.state is AgentState.RUNNING:
                     await self._take_turn(active)
             except ModelError as error:
+                run.has_model_failed = not isinstance(error, BudgetSpent)
                 active.stop(str(error))
             except BaseException as error:
                 run.interrupt(error)
@@ -522,14 +519,14 @@ class Agent:
             finally:
                 if run.state is not AgentState.WAITING:
                     await active.end_tool_use()
-            answer = data["answer"] = active.emit_answer()
+            answer = data["answer"] = await active.emit_answer()
         return answer
 
     async def _resolve_open_calls(self, active: ActiveRun, answer: Answers, approvals: ApprovalDecisions) -> None:
         """Give the open calls of an interrupted or waiting run their results, as far as people have replied."""
         run, registry = active.run, self.library.engine.registry
         await self._toolbox.prepare(run.topic)
-        restore_memory(run, active.memory, registry)
+        await active.calls.restore(run)
         require_question(run, answer)
         if run.state in (AgentState.FINISHED, AgentState.STOPPED):
             return
@@ -537,23 +534,16 @@ class Agent:
             active.begin_tool_use(tool)  # so that the tool is released when the run ends
         run.set_running()
         # Only the agent that paused the run has the secrets of its calls, not the store.
-        calls = {call.id: call for call in self._paused.pop(run) or ()}
-        run.open_calls = [calls.get(call.id, call) for call in run.open_calls]
+        paused = {call.id: call for call in self._paused.pop(run) or ()}
+        run.open_calls = [paused.get(call.id, call) for call in run.open_calls]
         offer = self._toolbox.offer(run.topic)
-        await answer_interrupted_calls(active, offer)
-        replies, refusal = await active.requests.match_replies(answer, approvals)
-        if refusal is not None:
-            active.stop(refusal)
-            return
-        await active.apply_replies(replies, offer)
-        if not run.is_waiting:
+        without_result = [call for call in run.open_calls if call.id not in {*run.answers, *run.questions}]
+        calls = [call for call in without_result if active.calls.was_made(call.id) or call.id not in run.approvals]
+        await active.execute_calls([self._toolbox.resolve(call, offer) for call in calls], offer)
+        await active.apply_replies(*await active.requests.match_replies(answer, approvals), offer)
+        await active.ask_person(offer)
+        if run.state is AgentState.RUNNING:
             active.end_if_finished()
-        else:
-            self._pause(run)
-
-    def _pause(self, run: Run) -> None:
-        run.wait()
-        self._paused.add(run, run.open_calls)
 
     async def _take_turn(self, active: ActiveRun) -> None:
         run = active.run
@@ -566,20 +556,20 @@ class Agent:
         try:
             reply = await self._ask_model(active, offer)
         except NeedsPerson as needs:
-            await active.request_extension(needs)
+            run.wait_for(needs.request)
+            await active.ask_person(offer)
             return
         except BudgetSpent as spent:  # the run can continue when there is money again
             text = explain_stop(run.context, str(spent), language=detect_language(run.task))
             run.end(AgentState.INTERRUPTED, text, str(spent))
             return
         parsed = active.format.parse(run, reply, offer)
-        resolver = active.resolver
         calls = reject_calls_over_limit(run, assign_call_ids(run, parsed.calls), self.limits)
-        resolved = [resolver.resolve(call, offer) for call in calls]
+        resolved = [self._toolbox.resolve(call, offer) for call in calls]
         for each in resolved:  # what calls pass to tools as a secret is removed from every stored entry
             if each.target is not None and each.target[1].secret_names:
                 run.secrets.add_params(each.call.arguments, each.target[1].secret_names)
-        redacted = assistant_message(parsed.text, [resolver.redact(call) for call in resolved])
+        redacted = assistant_message(parsed.text, [active.calls.redact(call) for call in resolved])
         message = assistant_message(parsed.text, calls)
         cost = active.budget.reply_cost
         run.add_reply(message, calls, reply.usage, redacted=redacted, source=parsed.source, cost=cost)
@@ -603,7 +593,8 @@ class Agent:
             try:
                 reply = await active.model.generate(ModelRequest(messages=run.messages), on_text)
             except NeedsPerson as needs:
-                await active.request_extension(needs)
+                run.wait_for(needs.request)
+                await active.ask_person(self._toolbox.offer(run.topic))
                 continue
             message, text = assistant_message(reply.text), reply.text.strip()
             run.add_reply(message, [], reply.usage, redacted=message, cost=active.budget.reply_cost)
@@ -634,13 +625,12 @@ class Agent:
                 if not active.format.shorten_history():
                     raise
 
-    async def _execute_calls(self, active: ActiveRun, offer: ToolOffer, calls: Sequence[ResolvedCall]) -> None:
+    async def _execute_calls(self, active: ActiveRun, offer: ToolOffer, calls: Sequence[RunCall]) -> None:
         run, active.empty_replies = active.run, 0
         before = len(run.steps)
         await active.execute_calls(calls, offer)
-        if run.is_waiting:
-            self._pause(run)
-        elif not active.end_if_finished():
+        await active.ask_person(offer)
+        if run.state is AgentState.RUNNING and not active.end_if_finished():
             has_success = any(step.is_success for step in run.steps[before:])
             active.failed_turns = 0 if has_success else active.failed_turns + 1
             is_due = active.failed_turns > 0 and active.failed_turns % FAILED_TURNS_BEFORE_BRIEFING == 0

@@ -66,6 +66,7 @@ class PreparedAction:
     is_repeatable: bool
     bucket: str
     timeout: float | None
+    max_timeout: float | None
     max_output: int
     secret_names: frozenset[str]
     price: float
@@ -136,6 +137,7 @@ class ActionTable:
             is_repeatable=effects.repeatable,
             bucket=tool.spec.bucket_of(capability),
             timeout=limits.timeout,
+            max_timeout=limits.max_timeout,
             max_output=limits.max_output or self._config.max_output,
             secret_names=capability.secret_names,
             price=self._costs.price_of(tool.spec, capability),
@@ -376,6 +378,8 @@ class CallLog:
     def emit_progress(self, call: RunningCall, progress: Progress) -> None:
         if call.ended is not None:  # reported by a task that the tool did not end
             return
+        if call.deadline is not None:
+            call.deadline.restart()
         if call.on_progress is not None:
             try:
                 call.on_progress(progress)

@@ -39,6 +39,8 @@ class Deadline:
     """The time by which one call, run in the current task, must have ended."""
 
     # What most calls do not need is not set for each of them.
+    _extension = 0.0
+    """Seconds that reports of progress may still add."""
     _cancellations = 0
     _pauses = 0
     _has_ended = False
@@ -52,12 +54,15 @@ class Deadline:
     awaited: Any
     """What its tool waited for when it was abandoned."""
 
-    def __init__(self, deadlines: Deadlines, seconds: float) -> None:
+    def __init__(self, deadlines: Deadlines, seconds: float, max_seconds: float | None = None) -> None:
+        """`max_seconds`: up to which `restart` gives the call its seconds again; None: not at all."""
         task = asyncio.current_task(deadlines.loop)
         assert task is not None, "a call runs in a task"
         self._deadlines, self._task = deadlines, task
         self._cancellations_before = task.cancelling()
-        self._remaining = seconds
+        self._seconds = self._remaining = seconds
+        if max_seconds is not None and max_seconds > seconds:
+            self._extension = max_seconds - seconds
         self.when = deadlines.loop.time() + seconds
         if seconds != math.inf:
             deadlines.watch(self)
@@ -82,6 +87,18 @@ class Deadline:
         if self._pauses == 0 and self._remaining != math.inf and not self._has_ended:
             self.when = self._deadlines.loop.time() + self._remaining
             self._deadlines.watch(self)
+
+    def restart(self) -> None:
+        """Give the call its whole time again, as far as its longest time allows: it has reported progress."""
+        if not self._extension or self._has_ended or self.is_expired:
+            return
+        left = self._remaining if self._pauses else self.remaining()
+        more = min(self._seconds - left, self._extension)
+        self._extension -= more
+        if self._pauses:
+            self._remaining += more
+        else:
+            self.when += more  # the timer of the earlier time finds that nothing is due
 
     def is_of_this_loop(self) -> bool:
         return self._deadlines.loop is asyncio.get_running_loop()
@@ -132,26 +149,32 @@ class Deadline:
             steps.append((began, own))
             self.blocked += own
 
-    def timeout_error(self, tool_name: str, seconds: float) -> TimedOut:
+    def timeout_error(self, tool_name: str, seconds: float, max_seconds: float | None) -> TimedOut:
         """Make the error of a call whose time is up, which says whether its tool was stopped."""
+        limit, details = f"{seconds:g} s", {"timeout": seconds}
+        if max_seconds is not None and max_seconds > seconds:
+            limit += (
+                f" (timeout) after its start or its last report of progress, or within {max_seconds:g} s (max_timeout)"
+            )
+            details["max_timeout"] = max_seconds
         if self.is_abandoned:
             return TimedOut(
-                f"Tool {tool_name!r} did not finish within {seconds:g} s and did not stop when it was cancelled. "
+                f"Tool {tool_name!r} did not finish within {limit} and did not stop when it was cancelled. "
                 "It was abandoned: what it did is unknown. Check that before you call it again.",
-                timeout=seconds,
+                **details,
                 outcome="unknown",
             )
         if self.is_missed:
             return TimedOut(
-                f"Tool {tool_name!r} did not finish within {seconds:g} s. It could not be stopped, because its code "
+                f"Tool {tool_name!r} did not finish within {limit}. It could not be stopped, because its code "
                 f"blocked the event loop for {self.blocked:.1f} s, so it ran to its end: what it did has taken effect. "
                 "Write it as `def`, which runs in a worker process that can be killed, or await what takes long.",
-                timeout=seconds,
+                **details,
             )
         return TimedOut(
-            f"Tool {tool_name!r} did not finish within {seconds:g} s and was stopped. "
+            f"Tool {tool_name!r} did not finish within {limit} and was stopped. "
             "Ask for less in one call, or allow it more time.",
-            timeout=seconds,
+            **details,
         )
 
     def tasks_left(self) -> list[asyncio.Task[Any]]:

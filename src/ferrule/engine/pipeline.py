@@ -387,7 +387,9 @@ class CallPipeline:
             partial(self._call_nested, call),  # `call_tool`
         )
         self.running[call.call_id] = call
-        deadline = call.deadline = Deadline(self._deadlines_of_this_loop(), self._timeout_of(call, action))
+        deadline = call.deadline = Deadline(
+            self._deadlines_of_this_loop(), self._timeout_of(call, action), self._max_timeout_of(call, action)
+        )
         token = Invocation.current.set(invocation)
         try:
             try:
@@ -556,7 +558,9 @@ class CallPipeline:
             outcome = {"outcome": "unknown"} if deadline.is_abandoned else {}
             reason = "the call was cancelled" if call.is_cancelled else "the engine was closed"
             return CallCancelled(f"Tool {call.tool_name!r} was stopped, because {reason}.", **outcome)
-        return deadline.timeout_error(call.tool_name, self._timeout_of(call, action))
+        return deadline.timeout_error(
+            call.tool_name, self._timeout_of(call, action), self._max_timeout_of(call, action)
+        )
 
     async def _call_nested(
         self, outer: RunningCall, tool_name: str, params: dict[str, Any], action: str | None
@@ -578,6 +582,10 @@ class CallPipeline:
         if self._deadlines is None or self._deadlines.loop is not loop:
             self._deadlines = Deadlines(loop, self._config.stop_timeout)
         return self._deadlines
+
+    def _max_timeout_of(self, call: RunningCall, action: PreparedAction) -> float | None:
+        """Return how long the call may take while it reports progress; None where the caller has set a time."""
+        return action.max_timeout if isinstance(call.context.timeout, DefaultTimeout) else None
 
     def _timeout_of(self, call: RunningCall, action: PreparedAction) -> float:
         """Return the shorter of the caller's timeout and the tool's own, in seconds."""

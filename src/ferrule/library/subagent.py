@@ -40,12 +40,11 @@ class ToolSubAgent:
         policy: CallPolicy | None = None,
         model: Model | None = None,
         priority: int = 0,
-        deps: Any = None,
     ) -> None:
         """`caller` makes its calls: a hub or a library; the engine itself if None. `memory` is asked before each call.
 
         `tools` restricts it, and the tools that it calls, to these. `policy` decides instead of the engine's.
-        `model` combines the answers where several tools do one job. Its calls have the `priority` and the `deps`.
+        `model` combines the answers where several tools do one job. Its calls have the `priority`.
         """
         self.agent_id = agent_id
         self.parent_agent_id = parent_agent_id
@@ -58,7 +57,6 @@ class ToolSubAgent:
         self.memory, self._policy, self._model, self._priority = memory, policy, model, priority
         self._on_result = on_result_callback
         self._variables: dict[str, Any] = {}
-        self._deps = deps
 
     async def execute(
         self,
@@ -121,7 +119,6 @@ class ToolSubAgent:
             policy=self._policy,
             model=self._model,
             priority=self._priority,
-            deps=self._deps,
         )
 
     async def _add_details(self, action: str | None, params: Any, result: ToolExecutionResult) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ferrule.core.content import encode_json
 from ferrule.core.json_schema import JsonSchema
 from ferrule.core.schema_limits import BoundedValidator
-from ferrule.core.spec import Effects, Limits, MCPServerSpec, Tool, ToolCapability
+from ferrule.core.spec import Effects, MCPServerSpec, Tool, ToolCapability
 from ferrule.errors import ExecutionFailed, SpecError
 from ferrule.kinds.mcp.config import MAX_ACTIONS, McpServerConfig, config_of_spec
 from ferrule.process.checks import is_valid_value
@@ -248,7 +248,7 @@ def make_server_tool(name: str, config: McpServerConfig, *, origin: str, listing
         description=f"The MCP server {name!r}. It has not listed its actions yet: it does when it is first connected.",
         enabled=not config.disabled,
         tags=list(config.tags),
-        limits=Limits(timeout=config.timeout),
+        limits=config.limits_of(),
         endpoint="" if config.url is None else config.location,
         server_config=config.public_summary(),
         metadata={"listed": False, "config_digest": config.digest},
@@ -269,6 +269,8 @@ def make_tool_of_server_spec(spec: MCPServerSpec) -> Tool:
         )
     if spec.effects == Effects():  # nothing is promised, and a server that promises nothing may do anything
         spec = replace(spec, effects=ASSUMED_EFFECTS)
+    if spec.limits.max_timeout is None:
+        spec = replace(spec, limits=replace(spec.limits, max_timeout=config.limits_of().max_timeout))
     if not spec.capabilities:  # the server is asked for them
         spec = replace(spec, metadata={**spec.metadata, "listed": False})
     return Tool(spec=spec, handler=HANDLER, target=config, source=SOURCE, origin=config.location)
@@ -353,6 +355,7 @@ def _with_entry_settings(action: ToolCapability, config: McpServerConfig) -> Too
         effects=_choose_effects(action.annotations, config),
         auto_approve=not config.auto_approve.isdisjoint((action.name, "*")),
         tags=list(config.action_tags.get(action.name, ())),
+        limits=config.limits_of(action.name) if action.name in config.action_max_timeouts else action.limits,
     )
 
 
@@ -365,7 +368,7 @@ def _merge_declared(action: ToolCapability, declared: ToolCapability | None) -> 
         examples=declared.examples,
         category=declared.category,
         tags=declared.tags or action.tags,
-        limits=declared.limits,
+        limits=declared.limits or action.limits,
     )
 
 
