@@ -22,14 +22,14 @@ async def block(seconds: float = SECONDS) -> str:
 @tool
 async def block_and_fail() -> None:
     """Block the event loop, then fail."""
-    time.sleep(SECONDS)  # noqa: ASYNC251
+    time.sleep(SECONDS)  # noqa: ASYNC251  (what the test is about: it blocks the loop)
     raise ValueError("broken")
 
 
 @tool(isolation="inline")
 def block_inline() -> str:
     """Block the event loop in a sync function."""
-    time.sleep(SECONDS)
+    time.sleep(SECONDS)  # what the test is about: it blocks the loop
     return "done"
 
 

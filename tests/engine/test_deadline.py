@@ -110,9 +110,9 @@ async def call_reporter(executor: Reporter, timeout: float | None = None) -> tup
     async with ToolEngine(ToolEngineConfig(builtin_tools=False, tools_directory="no-such-folder")) as engine:
         engine.register_executor("reporter", executor)
         engine.registry.add(Tool(spec=spec, handler="reporter", target=None, source="tools", origin="here"))
-        started = asyncio.get_running_loop().time()
+        started = asyncio.get_running_loop().time()  # virtual
         result = await engine.execute("work", {}, timeout=timeout)
-        return result, asyncio.get_running_loop().time() - started
+        return result, asyncio.get_running_loop().time() - started  # virtual
 
 
 @in_virtual_time

@@ -153,9 +153,8 @@ class Deadline:
         """Make the error of a call whose time is up, which says whether its tool was stopped."""
         limit, details = f"{seconds:g} s", {"timeout": seconds}
         if max_seconds is not None and max_seconds > seconds:
-            limit += (
-                f" (timeout) after its start or its last report of progress, or within {max_seconds:g} s (max_timeout)"
-            )
+            limit += " (timeout) after its start or its last report of progress"
+            limit += f", or within {max_seconds:g} s (max_timeout)"
             details["max_timeout"] = max_seconds
         if self.is_abandoned:
             return TimedOut(

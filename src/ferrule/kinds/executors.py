@@ -90,9 +90,9 @@ def find_code_problem(tool: Tool, executors: Executors | None = None) -> LoadErr
     path, _, line = tool.origin.rpartition(":")
     place: dict[str, Any] = {"path": Path(path), "line": int(line)} if path and line.isdigit() else {}
     try:
-        names = [*_BUILT_IN, *_BUILT_IN_WITH_GUARD, "function", "mcp"] if executors is None else [*executors]
-        if tool.handler not in names and load_plugin_executor(tool.handler) is None:
-            hint = did_you_mean(tool.handler, names).strip() or f"there are {', '.join(sorted(names))}"
+        handlers = [*_BUILT_IN, *_BUILT_IN_WITH_GUARD, "function", "mcp"] if executors is None else [*executors]
+        if tool.handler not in handlers and load_plugin_executor(tool.handler) is None:
+            hint = did_you_mean(tool.handler, handlers).strip() or f"there are {', '.join(sorted(handlers))}"
             return LoadError(f"there is no executor {tool.handler!r}", **place, hint=hint)
         if isinstance(tool.target, ImportedTarget) and not tool.needs:  # of a folder that is trusted
             for capability in tool.spec.capabilities:

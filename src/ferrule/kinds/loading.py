@@ -270,14 +270,14 @@ class ToolLoader:
         self, tools: Sequence[Tool], current: Mapping[tuple[str, str, str], Tool]
     ) -> tuple[tuple[Tool, ...], list[LoadError]]:
         """Keep the version of a tool that is registered where the code of its new version cannot be run."""
-        runnable, problems = [], []
+        accepted, problems = [], []
         for tool in tools:
             before, problem = current.get(_tool_identity(tool)), None
             if before is not None and _noticeable_parts(tool) != _noticeable_parts(before):
                 problem = self._find_problem(tool)
-            runnable.append(tool if before is None or problem is None else before)
+            accepted.append(tool if before is None or problem is None else before)
             problems += [problem] if problem is not None else []
-        return tuple(runnable), problems
+        return tuple(accepted), problems
 
     def _without_duplicates(self, tools: Iterable[Tool]) -> tuple[tuple[Tool, ...], list[LoadError]]:
         """Refuse tools of files whose name a registered tool, or a tool of another file, has already."""

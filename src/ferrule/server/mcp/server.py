@@ -104,7 +104,7 @@ class McpServer:
         library.engine.mcp.relays = True
         library.engine.mcp.change_listeners.append(self._changes.report)
         self._unsubscribe = library.engine.subscribe(
-            lambda _: self._changes.notify_clients("tools"), TOOL_CHANGE_EVENTS, in_task=True
+            lambda _: self._changes.notify_clients("tools"), TOOL_CHANGE_EVENTS
         )
 
     async def serve_stdio(self, *, max_message_size: int = MAX_MESSAGE_SIZE) -> None:
