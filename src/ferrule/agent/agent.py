@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
-from typing import Any, Final, Literal, Self, TypeVar, overload
+from typing import Any, Final, Literal, Self, TypedDict, TypeVar, Unpack, overload
 
 from ferrule.agent.answer import (
     AgentAnswer,
@@ -96,6 +97,26 @@ T = TypeVar("T")
 
 FAILED_TURNS_BEFORE_BRIEFING: Final = 3
 """The model gets a summary of the failures after this many turns in a row in which every call failed."""
+
+
+class RunOptions(TypedDict, total=False):
+    """The parameters of `Agent.run` besides the task and the type of the answer."""
+
+    history: Sequence[Message]
+    run_id: str | None
+    on_event: OnEvent | None
+    budget: RunBudget | None
+    deps: Any
+    model_settings: ModelSettings | None
+
+
+class ResumeOptions(TypedDict, total=False):
+    """The parameters of `Agent.resume` besides the run, the answer and the type of the run's answer."""
+
+    approvals: ApprovalDecisions
+    on_event: OnEvent | None
+    deps: Any
+    model_settings: ModelSettings | None
 
 
 class Agent:
@@ -213,31 +234,9 @@ class Agent:
     # Runs
 
     @overload
-    async def run(
-        self,
-        task: str,
-        *,
-        output: type[T],
-        history: Sequence[Message] = (),
-        run_id: str | None = None,
-        on_event: OnEvent | None = None,
-        budget: RunBudget | None = None,
-        deps: Any = None,
-        model_settings: ModelSettings | None = None,
-    ) -> AgentAnswer[T]: ...
+    async def run(self, task: str, *, output: type[T], **options: Unpack[RunOptions]) -> AgentAnswer[T]: ...
     @overload
-    async def run(
-        self,
-        task: str,
-        *,
-        output: None = None,
-        history: Sequence[Message] = (),
-        run_id: str | None = None,
-        on_event: OnEvent | None = None,
-        budget: RunBudget | None = None,
-        deps: Any = None,
-        model_settings: ModelSettings | None = None,
-    ) -> AgentAnswer[str]: ...
+    async def run(self, task: str, *, output: None = None, **options: Unpack[RunOptions]) -> AgentAnswer[str]: ...
     async def run(
         self,
         task: str,
@@ -262,17 +261,9 @@ class Agent:
         output_type = None if output is None else OutputType(output)
         async with self:
             self.library.require_open()
-            run = Run(task, self.library.engine.store, run_id)
-            return await self._run_task(
-                run,
-                run_id,
-                output_type,
-                history,
-                on_event,
-                budget or RunBudget(self.limits),
-                deps=deps,
-                settings=model_settings,
-            )
+            run, budget = Run(task, self.library.engine.store, run_id), budget or RunBudget(self.limits)
+            start = partial(self._start_run, run, on_event, budget, output_type, deps=deps, settings=model_settings)
+            return await self._run_task(run, history, start, has_chosen_id=run_id is not None)
 
     async def answer_directly(
         self,
@@ -291,30 +282,15 @@ class Agent:
         async with self:
             self.library.require_open()
             run, budget = Run(task, self.library.engine.store, run_id), budget or RunBudget(self.limits)
-            return await self._run_task(run, run_id, None, history, on_event, budget, direct_prompt=prompt)
+            start = partial(self._start_run, run, on_event, budget)
+            return await self._run_task(run, history, start, has_chosen_id=run_id is not None, direct_prompt=prompt)
 
     @overload
-    def run_sync(
-        self,
-        task: str,
-        *,
-        output: type[T],
-        history: Sequence[Message] = (),
-        deps: Any = None,
-        model_settings: ModelSettings | None = None,
-    ) -> AgentAnswer[T]: ...
+    def run_sync(self, task: str, *, output: type[T], **options: Unpack[RunOptions]) -> AgentAnswer[T]: ...
     @overload
-    def run_sync(
-        self,
-        task: str,
-        *,
-        output: None = None,
-        history: Sequence[Message] = (),
-        deps: Any = None,
-        model_settings: ModelSettings | None = None,
-    ) -> AgentAnswer[str]: ...
+    def run_sync(self, task: str, *, output: None = None, **options: Unpack[RunOptions]) -> AgentAnswer[str]: ...
     def run_sync(self, task: str, **options: Any) -> AgentAnswer[Any]:
-        """Do a task in code that is not async. A library that is not open is opened for it."""
+        """Do a task in code that is not async, like `run`. A library that is not open is opened for it."""
         with suppress(RuntimeError):
             asyncio.get_running_loop()
             raise SetupError(
@@ -340,54 +316,33 @@ class Agent:
     async def _run_task(
         self,
         run: Run,
-        run_id: str | None,
-        output: OutputType | None,
         history: Sequence[Message],
-        on_event: OnEvent | None,
-        budget: RunBudget,
+        start: Callable[[], Awaitable[ActiveRun]],
         *,
+        has_chosen_id: bool,
         direct_prompt: str | None = None,
-        deps: Any = None,
-        settings: ModelSettings | None = None,
     ) -> AgentAnswer[Any]:
-        task = run.task
         async with lock_run(self.library.engine.store, run.id) as lock:
-            if run_id is not None:
+            if has_chosen_id:
                 await run.require_new()
-            active = await self._start_run(run, on_event, budget, output, deps=deps, settings=settings)
+            active = await start()
             earlier = [message for message in history if message["role"] != "system"]
             if direct_prompt is None:
-                prompt, first = self._build_instructions(task, output), self._toolbox.prepare(run.topic)
+                prompt, first = self._build_instructions(run.task, active.output), self._toolbox.prepare(run.topic)
             else:
                 prompt, first = direct_prompt, self._reply_directly(active)
-            run.begin([system_message(prompt), *earlier, user_message(task)])
+            run.begin([system_message(prompt), *earlier, user_message(run.task)])
             answer = await self._run_loop(active, first)
             lock.release_in_background = answer.state is not AgentState.WAITING  # nobody continues it
             return answer
 
     @overload
     async def resume(
-        self,
-        run_id: str,
-        answer: Answers = None,
-        *,
-        output: type[T],
-        approvals: ApprovalDecisions = None,
-        on_event: OnEvent | None = None,
-        deps: Any = None,
-        model_settings: ModelSettings | None = None,
+        self, run_id: str, answer: Answers = None, *, output: type[T], **options: Unpack[ResumeOptions]
     ) -> AgentAnswer[T]: ...
     @overload
     async def resume(
-        self,
-        run_id: str,
-        answer: Answers = None,
-        *,
-        output: None = None,
-        approvals: ApprovalDecisions = None,
-        on_event: OnEvent | None = None,
-        deps: Any = None,
-        model_settings: ModelSettings | None = None,
+        self, run_id: str, answer: Answers = None, *, output: None = None, **options: Unpack[ResumeOptions]
     ) -> AgentAnswer[str]: ...
     async def resume(
         self,

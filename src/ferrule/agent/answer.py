@@ -383,14 +383,13 @@ class AgentAnswer(Generic[OutputT]):
         """
         if not self.is_finished:
             reason = f": {self.reason.rstrip('.')}." if self.reason else "."
-            resume = f"Continue it with agent.resume({self.run_id!r}, …)."
-            raise SetupError(
-                f"The run stopped without an output{reason}"
-                if self.state is AgentState.STOPPED
-                else f"The run has no output yet, because it waits for a person{reason} {resume}"
-                if self.state is AgentState.WAITING
-                else f"The run was interrupted before it had an output{reason} {resume}"
-            )
+            next_step = f" Continue it with agent.resume({self.run_id!r}, …)."
+            match self.state:
+                case AgentState.STOPPED:
+                    raise SetupError(f"The run stopped without an output{reason}")
+                case AgentState.WAITING:
+                    raise SetupError(f"The run has no output yet, because it waits for a person{reason}{next_step}")
+            raise SetupError(f"The run was interrupted before it had an output{reason}{next_step}")
         return cast(OutputT, self.text if self.value is NO_OUTPUT else self.value)
 
     @property

@@ -118,7 +118,7 @@ def ignored_settings(model: Model) -> Collection[str]:
 
 
 class ModelWrapper:
-    """A model that asks another one, whose name and abilities it has. Subclasses add `generate`."""
+    """A model that asks another one, whose name, abilities and methods it has. Subclasses add `generate`."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -127,21 +127,10 @@ class ModelWrapper:
     def name(self) -> str:
         return self.model.name
 
-    @property
-    def can_reason(self) -> bool:
-        return can_reason(self.model)
-
-    @property
-    def can_end_reply(self) -> bool:
-        return can_end_reply(self.model)
-
-    @property
-    def selects_tools(self) -> bool:
-        return selects_tools(self.model)
-
-    @property
-    def ignored_settings(self) -> Collection[str]:
-        return ignored_settings(self.model)
+    def __getattr__(self, name: str) -> Any:
+        if name == "model":  # it is being copied or unpickled
+            raise AttributeError(name)
+        return getattr(self.model, name)
 
 
 class ModelWithSettings(ModelWrapper):

@@ -319,7 +319,8 @@ class _SubschemaCounts:
 class _CostEstimate:
     def __init__(self, root: JsonSchema, own_cost: Callable[[JsonSchema], int]) -> None:
         self._root, self._own_cost = root, own_cost
-        self._named = [part for part in _iterate_parts(root) if part is root or _has_name(part)]
+        names = ("$id", "id", "$anchor", "$dynamicAnchor")
+        self._named = [p for p in _iterate_parts(root) if p is root or any(isinstance(p.get(n), str) for n in names)]
         """The schemas that references may use by a name, or that paths may start in."""
         self._steps = 0
         self._pending = [root]
@@ -417,13 +418,12 @@ def _too_costly() -> SpecError:
     )
 
 
-def _has_name(schema: JsonSchema) -> bool:
-    return any(isinstance(schema.get(key), str) for key in ("$id", "id", "$anchor", "$dynamicAnchor"))
-
-
 def _own_cost(schema: JsonSchema) -> int:
     dependent = [schema.get("dependentRequired"), schema.get("dependencies")]
-    options = sum(map(_count_option_checks, read_list_keyword("enum", schema)))
+    options = sum(
+        _OPTION_CHECKS[float] if _is_long_number(option) else _OPTION_CHECKS.get(type(option), 0)
+        for option in read_list_keyword("enum", schema)
+    )
     names = sum(len(each) for each in dependent if isinstance(each, dict))  # each is looked up in every value
     backtracking = sum(map(_needs_backtracking, _patterns_of(schema)))
     numbers = sum(_is_long_number(schema.get(keyword)) for keyword in _NUMBER_LIMITS) * _LONG_NUMBER_CHECKS
@@ -434,10 +434,6 @@ def _own_cost(schema: JsonSchema) -> int:
 def _reading_cost(schema: JsonSchema) -> int:
     names = len(read_list_keyword("enum", schema)) + len(read_list_keyword("required", schema))
     return 1 + names // _NAMES_PER_CHECK
-
-
-def _count_option_checks(option: Any) -> int:
-    return _OPTION_CHECKS[float] if _is_long_number(option) else _OPTION_CHECKS.get(type(option), 0)
 
 
 def _is_long_number(value: Any) -> bool:

@@ -148,8 +148,9 @@ class StreamFilter:
     def write(self, text: str) -> None:
         text = self._secrets.hide(self._held_text + text)
         longest = len(self._secrets.spellings[0]) - 1 if self._secrets else 0
+        spellings = self._secrets.spellings
         starts = (text[-length:] for length in range(min(len(text), longest), 0, -1))
-        self._held_text = next((start for start in starts if self._is_start(start)), "")
+        self._held_text = next((start for start in starts if any(each.startswith(start) for each in spellings)), "")
         if passed := text[: len(text) - len(self._held_text)]:
             self._on_text(passed)
 
@@ -157,9 +158,6 @@ class StreamFilter:
         """Pass on what waits: nothing follows."""
         if self._held_text:
             self._on_text(self._held_text)
-
-    def _is_start(self, text: str) -> bool:
-        return any(spelling.startswith(text) for spelling in self._secrets.spellings)
 
 
 class Redaction:

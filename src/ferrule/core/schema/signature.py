@@ -64,7 +64,12 @@ def read_function(fn: Callable[..., Any]) -> FunctionSignature:
     if return_annotation is not _EMPTY:
         annotations["return"] = return_annotation
     hints = resolve_hints(fn, annotations)
-    context = _find_context_parameter(fn, hints)
+    contexts = [name for name, hint in hints.items() if _is_context_hint(hint) and name != "return"]
+    if len(contexts) > 1:
+        raise SpecError(
+            f"function {callable_name(fn)!r} has several context parameters ({', '.join(contexts)}): keep one"
+        )
+    context = contexts[0] if contexts else None
     docs = parse_docstring(docstring_of(fn))
     parameters = [read_parameter(fn, p, hints.get(p.name, Any), docs.parameters) for p in declared if p.name != context]
     schema = _build_parameters_schema(parameters)
@@ -77,13 +82,6 @@ def read_function(fn: Callable[..., Any]) -> FunctionSignature:
         kind=kind,
         bind=_choose_bind(declared, parameters, schema, context),
     )
-
-
-def _find_context_parameter(fn: Callable[..., Any], hints: dict[str, Any]) -> str | None:
-    names = [name for name, hint in hints.items() if _is_context_hint(hint) and name != "return"]
-    if len(names) > 1:
-        raise SpecError(f"function {callable_name(fn)!r} has several context parameters ({', '.join(names)}): keep one")
-    return names[0] if names else None
 
 
 def _is_context_hint(hint: Any) -> bool:
