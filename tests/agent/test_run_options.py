@@ -1,13 +1,15 @@
 """What a run is given besides its task: dependencies for its tools, settings for its model, an earlier conversation."""
 
+from base64 import b64encode
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ferrule import Agent, AgentState, ModelSettings, SetupError, UnifiedToolLibrary
+from ferrule import Agent, AgentState, Image, ModelSettings, SetupError, UnifiedToolLibrary
 from ferrule.models.anthropic import AnthropicModel
+from ferrule.models.anthropic_messages import to_anthropic_conversation
 from ferrule.models.offline import OfflineModel
 from ferrule.testing import ScriptedModel
 from tests.agent import dependencies as sample
@@ -139,3 +141,39 @@ async def test_stored_runs_are_listed_with_their_states():
     assert (last.run_id, last.state, last.task) == (waiting.run_id, AgentState.WAITING, "Close the shop")
     assert (first.state, first.task) == (AgentState.FINISHED, "Hi")
     assert 0 <= (last.written_at - began).total_seconds() < 600
+
+
+# Images
+
+
+PIXELS = bytes(range(256)) * 40
+
+
+async def test_images_of_a_task_reach_the_model_and_the_conversation_after_it(tmp_path: Path):
+    model = ScriptedModel(["A cat.", "A cat and a dog."])
+    async with UnifiedToolLibrary(store=f"sqlite:///{tmp_path / 'runs.db'}") as library:
+        agent = Agent(library, model, tools=[])
+        first = await agent.run(["What is this?", Image(data=PIXELS, mime_type="image/jpeg")])
+        assert first.question == "What is this?"
+        second = await agent.run(["And with this?", Image(data=b"dog")], history=first.messages)
+        assert (await agent.history(second.run_id))[:-1] == second.messages[:-1]
+    urls = [
+        part["image_url"]["url"] for m in model.requests[1].messages for part in m["content"] if "image_url" in part
+    ]
+    assert urls == ["data:image/jpeg;base64," + b64encode(PIXELS).decode(), "data:image/png;base64,ZG9n"]
+    _, [turn] = to_anthropic_conversation(model.requests[0].messages)
+    assert [block["type"] for block in turn["content"]] == ["image", "text"]
+
+
+async def test_an_image_counts_as_a_thousand_tokens_whatever_its_size(tmp_path: Path):
+    script = [call("order", item="tea"), "Done."]
+    model = ScriptedModel(script)
+    agent = Agent([sample.order], model, window_tokens=4_000)
+    await agent.run(["Order what you see.", Image(data=bytes(1_000_000))], deps=Shop("corner"))
+    assert any(isinstance(message["content"], list) for message in model.requests[1].messages)
+
+
+@pytest.mark.parametrize("task", [[], [Image(data=b"dog")], ["What?", b"dog"], "", 5])
+async def test_a_task_needs_a_text_and_has_only_texts_and_images(task: Any):
+    with pytest.raises(SetupError, match="a string that is not empty, or a list of strings and images"):
+        await Agent([], ScriptedModel(["No."])).run(task)

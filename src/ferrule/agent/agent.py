@@ -14,7 +14,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
-from typing import Any, Final, Literal, Self, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Final, Literal, Self, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from ferrule.agent.answer import (
     AgentAnswer,
@@ -65,9 +65,11 @@ from ferrule.agent.toolbox import (
 )
 from ferrule.agent.turn import ActiveRun
 from ferrule.core.aio import MAX_QUEUED_PROGRESS, ProgressQueue
+from ferrule.core.content import Image
 from ferrule.core.messages import (
     Message,
     assistant_message,
+    image_message,
     system_message,
     user_message,
 )
@@ -95,6 +97,7 @@ logger = logging.getLogger("ferrule.agent")
 
 T = TypeVar("T")
 
+Task: TypeAlias = str | Sequence[str | Image]
 FAILED_TURNS_BEFORE_BRIEFING: Final = 3
 """The model gets a summary of the failures after this many turns in a row in which every call failed."""
 
@@ -234,12 +237,12 @@ class Agent:
     # Runs
 
     @overload
-    async def run(self, task: str, *, output: type[T], **options: Unpack[RunOptions]) -> AgentAnswer[T]: ...
+    async def run(self, task: Task, *, output: type[T], **options: Unpack[RunOptions]) -> AgentAnswer[T]: ...
     @overload
-    async def run(self, task: str, *, output: None = None, **options: Unpack[RunOptions]) -> AgentAnswer[str]: ...
+    async def run(self, task: Task, *, output: None = None, **options: Unpack[RunOptions]) -> AgentAnswer[str]: ...
     async def run(
         self,
-        task: str,
+        task: Task,
         *,
         output: Any = None,
         history: Sequence[Message] = (),
@@ -249,20 +252,21 @@ class Agent:
         deps: Any = None,
         model_settings: ModelSettings | None = None,
     ) -> AgentAnswer[Any]:
-        """Do a task. Errors are reported in the answer. `history` holds the messages of an earlier conversation.
+        """Do a task: a text, or a list of texts and images. Errors are reported in the answer. `history` holds the
+        messages of an earlier conversation.
 
         `output` is the type of the answer: a pydantic model, a dataclass, or a type such as `int` or `list[str]`. The
         answer is checked, and the model is told what is wrong with it; `answer.output` is the value.
         `budget` is given by a caller who has used part of the limits for this task already. Tools get `deps` in their
         context. `model_settings` hold for this run, before those of the agent.
         """
-        if not isinstance(task, str) or not task.strip():
-            raise SetupError(f"task must be a string that is not empty, not {task!r}.")
+        text, images = _read_task(task)
         output_type = None if output is None else OutputType(output)
         async with self:
             self.library.require_open()
-            run, budget = Run(task, self.library.engine.store, run_id), budget or RunBudget(self.limits)
+            run, budget = Run(text, self.library.engine.store, run_id), budget or RunBudget(self.limits)
             start = partial(self._start_run, run, on_event, budget, output_type, deps=deps, settings=model_settings)
+            history = [*history, image_message(images)] if images else history
             return await self._run_task(run, history, start, has_chosen_id=run_id is not None)
 
     async def answer_directly(
@@ -286,10 +290,10 @@ class Agent:
             return await self._run_task(run, history, start, has_chosen_id=run_id is not None, direct_prompt=prompt)
 
     @overload
-    def run_sync(self, task: str, *, output: type[T], **options: Unpack[RunOptions]) -> AgentAnswer[T]: ...
+    def run_sync(self, task: Task, *, output: type[T], **options: Unpack[RunOptions]) -> AgentAnswer[T]: ...
     @overload
-    def run_sync(self, task: str, *, output: None = None, **options: Unpack[RunOptions]) -> AgentAnswer[str]: ...
-    def run_sync(self, task: str, **options: Any) -> AgentAnswer[Any]:
+    def run_sync(self, task: Task, *, output: None = None, **options: Unpack[RunOptions]) -> AgentAnswer[str]: ...
+    def run_sync(self, task: Task, **options: Any) -> AgentAnswer[Any]:
         """Do a task in code that is not async, like `run`. A library that is not open is opened for it."""
         with suppress(RuntimeError):
             asyncio.get_running_loop()
@@ -369,7 +373,7 @@ class Agent:
             active = await self._start_run(run, on_event, budget, output_type, deps=deps, settings=model_settings)
             return await self._run_loop(active, self._resolve_open_calls(active, answer, approvals))
 
-    async def stream(self, task: str, **options: Any) -> AsyncGenerator[RunEvent, None]:
+    async def stream(self, task: Task, **options: Any) -> AsyncGenerator[RunEvent, None]:
         """Do a task and yield its events as they happen; the last has the answer. Closing the stream ends the run.
 
         The `options` are those of `run`.
@@ -619,3 +623,15 @@ class Agent:
             budget_tokens=budget,
             shown_control_tools=self._control_tools,
         )
+
+
+def _read_task(task: Task) -> tuple[str, list[Image]]:
+    """Return the text and the images of a task."""
+    parts = [task] if isinstance(task, str) else list(task) if isinstance(task, Sequence) else [task]
+    text, images = (
+        "\n".join(part for part in parts if isinstance(part, str)),
+        [p for p in parts if isinstance(p, Image)],
+    )
+    if not text.strip() or not all(isinstance(part, (str, Image)) for part in parts):
+        raise SetupError(f"task must be a string that is not empty, or a list of strings and images, not {task!r}.")
+    return text, images

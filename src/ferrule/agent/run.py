@@ -158,7 +158,7 @@ class Run:
     def topic(self) -> str:
         """Return the text that tools are searched by: the task, after the question to which it may be a follow-up."""
         if self._topic is None:
-            texts = [text_of_message(message) for message in self.messages if message["role"] == "user"]
+            texts = [t for m in self.messages if m["role"] == "user" and (t := text_of_message(m))]
             if self.task not in texts:
                 return self.task
             earlier = texts[: texts.index(self.task)][-1:]
