@@ -224,7 +224,9 @@ def test_what_is_no_library_and_no_list_is_an_error():
         Agent("openai", "offline")
     with pytest.raises(SetupError, match="5 is not a model"):
         Agent([add], cast(Any, 5))
-    with pytest.raises(SetupError, match="task must be a string that is not empty, not 5"):
+    with pytest.raises(
+        SetupError, match="task must be a string that is not empty, or a list of strings and images, not 5"
+    ):
         Agent([add], "offline").run_sync(cast(Any, 5))
 
 

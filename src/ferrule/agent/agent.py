@@ -11,10 +11,8 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
-from itertools import islice
-from typing import Any, Final, Literal, Self, TypeAlias, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Final, Literal, Self, TypeVar, Unpack, overload
 
 from ferrule.agent.answer import (
     AgentAnswer,
@@ -52,10 +50,14 @@ from ferrule.agent.requests import (
     Answers,
     ApprovalDecisions,
     PausedRuns,
+    ResumeOptions,
+    RunOptions,
     RunRequests,
+    Task,
+    read_task,
     require_question,
 )
-from ferrule.agent.run import RUN_PREFIX, Run, lock_run
+from ferrule.agent.run import Run, lock_run
 from ferrule.agent.toolbox import (
     AgentLibrary,
     Toolbox,
@@ -65,7 +67,6 @@ from ferrule.agent.toolbox import (
 )
 from ferrule.agent.turn import ActiveRun
 from ferrule.core.aio import MAX_QUEUED_PROGRESS, ProgressQueue
-from ferrule.core.content import Image
 from ferrule.core.messages import (
     Message,
     assistant_message,
@@ -97,29 +98,8 @@ logger = logging.getLogger("ferrule.agent")
 
 T = TypeVar("T")
 
-Task: TypeAlias = str | Sequence[str | Image]
 FAILED_TURNS_BEFORE_BRIEFING: Final = 3
 """The model gets a summary of the failures after this many turns in a row in which every call failed."""
-
-
-class RunOptions(TypedDict, total=False):
-    """The parameters of `Agent.run` besides the task and the type of the answer."""
-
-    history: Sequence[Message]
-    run_id: str | None
-    on_event: OnEvent | None
-    budget: RunBudget | None
-    deps: Any
-    model_settings: ModelSettings | None
-
-
-class ResumeOptions(TypedDict, total=False):
-    """The parameters of `Agent.resume` besides the run, the answer and the type of the run's answer."""
-
-    approvals: ApprovalDecisions
-    on_event: OnEvent | None
-    deps: Any
-    model_settings: ModelSettings | None
 
 
 class Agent:
@@ -260,7 +240,7 @@ class Agent:
         `budget` is given by a caller who has used part of the limits for this task already. Tools get `deps` in their
         context. `model_settings` hold for this run, before those of the agent.
         """
-        text, images = _read_task(task)
+        text, images = read_task(task)
         output_type = None if output is None else OutputType(output)
         async with self:
             self.library.require_open()
@@ -374,10 +354,7 @@ class Agent:
             return await self._run_loop(active, self._resolve_open_calls(active, answer, approvals))
 
     async def stream(self, task: Task, **options: Any) -> AsyncGenerator[RunEvent, None]:
-        """Do a task and yield its events as they happen; the last has the answer. Closing the stream ends the run.
-
-        The `options` are those of `run`.
-        """
+        """Do a task, with the options of `run`, and yield its events; the last has the answer. Closing it ends the run."""
         events = ProgressQueue[RunEvent | None](MAX_QUEUED_PROGRESS)
 
         def add(event: RunEvent) -> None:
@@ -399,12 +376,7 @@ class Agent:
 
     async def runs(self, limit: int = 100) -> list[StoredRun]:
         """Return the latest runs in the store, the last one first."""
-        store, runs = self.library.engine.store, []
-        for stream, written_at in islice((await store.list_streams(RUN_PREFIX)).items(), limit):
-            run = await Run.load_and_detect_interruption(stream.removeprefix(RUN_PREFIX), store)
-            at = datetime.fromtimestamp(written_at, UTC)
-            runs.append(StoredRun(run_id=run.id, state=run.state, task=run.task, reason=run.reason, written_at=at))
-        return runs
+        return await Run.list_stored(self.library.engine.store, limit)
 
     # Stages of a run
 
@@ -623,15 +595,3 @@ class Agent:
             budget_tokens=budget,
             shown_control_tools=self._control_tools,
         )
-
-
-def _read_task(task: Task) -> tuple[str, list[Image]]:
-    """Return the text and the images of a task."""
-    parts = [task] if isinstance(task, str) else list(task) if isinstance(task, Sequence) else [task]
-    text, images = (
-        "\n".join(part for part in parts if isinstance(part, str)),
-        [p for p in parts if isinstance(p, Image)],
-    )
-    if not text.strip() or not all(isinstance(part, (str, Image)) for part in parts):
-        raise SetupError(f"task must be a string that is not empty, or a list of strings and images, not {task!r}.")
-    return text, images

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
@@ -484,7 +484,10 @@ class OutputType:
             ) from None
         self._is_text = output is str
         self._is_wrapped = schema.get("type") != "object"
-        self.schema: dict[str, Any] = _close_objects(_wrap(schema) if self._is_wrapped else schema)
+        if self._is_wrapped:
+            definitions = {"$defs": schema.pop("$defs")} if "$defs" in schema else {}
+            schema = {"type": "object", "properties": {_WRAPPER: schema}, "required": [_WRAPPER], **definitions}
+        self.schema: dict[str, Any] = _close_objects(schema)
 
     @property
     def instruction(self) -> str:
@@ -527,12 +530,6 @@ class OutputType:
         if self._is_text or (has_tools and not is_retry):
             return request
         return replace(request, tools=(), answer_schema=self.schema)
-
-
-def _wrap(schema: Mapping[str, Any]) -> dict[str, Any]:
-    definitions = {"$defs": schema["$defs"]} if "$defs" in schema else {}
-    inner = {keyword: value for keyword, value in schema.items() if keyword != "$defs"}
-    return {"type": "object", "properties": {_WRAPPER: inner}, "required": [_WRAPPER], **definitions}
 
 
 def _close_objects(schema: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a run asks people: an answer, the approval of a call, or more money for its model.
+"""What a run is given, and what it asks people: an answer, the approval of a call, or more money for its model.
 
 The person at hand is asked first, one request at a time. Without a reply the run waits, and is resumed with the replies
 that people have given in the meantime.
@@ -9,12 +9,16 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypedDict
 
+from ferrule.agent.answer import OnEvent
 from ferrule.agent.budget import HumanRequest, RunBudget
 from ferrule.agent.run import Run
+from ferrule.core.content import Image
+from ferrule.core.messages import Message
+from ferrule.core.model import ModelSettings
 from ferrule.engine import ToolEngine
 from ferrule.errors import SetupError
 from ferrule.policy.approvals import Approval, ApprovalRequest, Person, Question, ask_for_answer, ask_for_approval
@@ -31,6 +35,40 @@ ApprovalDecisions: TypeAlias = Mapping[str, Approval | bool] | bool | None
 MAX_PAUSED_RUNS: Final = 1_000
 MAX_REQUESTS_PER_CALL: Final = 3
 """How often the person is asked about one call or one step."""
+
+Task: TypeAlias = str | Sequence[str | Image]
+
+
+class RunOptions(TypedDict, total=False):
+    """The parameters of `Agent.run` besides the task and the type of the answer."""
+
+    history: Sequence[Message]
+    run_id: str | None
+    on_event: OnEvent | None
+    budget: RunBudget | None
+    deps: Any
+    model_settings: ModelSettings | None
+
+
+class ResumeOptions(TypedDict, total=False):
+    """The parameters of `Agent.resume` besides the run, the answer and the type of the run's answer."""
+
+    approvals: ApprovalDecisions
+    on_event: OnEvent | None
+    deps: Any
+    model_settings: ModelSettings | None
+
+
+def read_task(task: Task) -> tuple[str, list[Image]]:
+    """Return the text and the images of a task."""
+    parts = [task] if isinstance(task, str) else list(task) if isinstance(task, Sequence) else [task]
+    text, images = (
+        "\n".join(part for part in parts if isinstance(part, str)),
+        [p for p in parts if isinstance(p, Image)],
+    )
+    if not text.strip() or not all(isinstance(part, (str, Image)) for part in parts):
+        raise SetupError(f"task must be a string that is not empty, or a list of strings and images, not {task!r}.")
+    return text, images
 
 
 class RunRequests:
