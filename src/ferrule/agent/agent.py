@@ -354,7 +354,7 @@ class Agent:
             return await self._run_loop(active, self._resolve_open_calls(active, answer, approvals))
 
     async def stream(self, task: Task, **options: Any) -> AsyncGenerator[RunEvent, None]:
-        """Do a task, with the options of `run`, and yield its events; the last has the answer. Closing it ends the run."""
+        """Do a task as `run` does, and yield its events; the last has the answer. Closing the stream ends the run."""
         events = ProgressQueue[RunEvent | None](MAX_QUEUED_PROGRESS)
 
         def add(event: RunEvent) -> None:
