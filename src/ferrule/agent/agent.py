@@ -28,7 +28,6 @@ from ferrule.agent.answer import (
 )
 from ferrule.agent.budget import BudgetedModel, NeedsPerson, RunBudget, RunLimits
 from ferrule.agent.calls import RunCall, RunCalls
-from ferrule.agent.control_tools import CONTROL_TOOLS
 from ferrule.agent.formats import (
     DecisionFormat,
     OutputType,
@@ -86,7 +85,7 @@ from ferrule.core.model import (
 from ferrule.core.names import did_you_mean
 from ferrule.core.permission import CallPolicy, Principal
 from ferrule.errors import BudgetSpent, ModelError, RequestTooLong, SetupError
-from ferrule.library.library import UnifiedToolLibrary
+from ferrule.library.library import CONVERSATION_TOOLS, UnifiedToolLibrary
 from ferrule.library.meta_tools import META_TOOLS
 from ferrule.models.choose import choose_model
 from ferrule.models.retry import RetryingModel, close_model
@@ -189,7 +188,7 @@ class Agent:
         engine = self.library.engine
         snapshot = engine.registry.snapshot()
         existing = {name for name in self._unchecked_tools if snapshot.may_contain(name) or set(name) & set("*?[")}
-        self._unchecked_tools -= {*existing, *CONTROL_TOOLS, *META_TOOLS}
+        self._unchecked_tools -= {*existing, *CONVERSATION_TOOLS, *META_TOOLS}
         if unknown := sorted(name for name in self._unchecked_tools if not engine.may_discover(name)):
             raise SetupError(
                 f"There is no tool {unknown[0]!r}.{did_you_mean(unknown[0], snapshot.by_id)} "
