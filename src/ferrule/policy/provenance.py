@@ -254,8 +254,10 @@ class RunOrigins:
         if not self.has_untrusted or _is_file_of_workspace(tool, capability):
             return None
         roles = self._roles.roles_of(tool.spec, capability)
-        values = list(_find_values(arguments, roles))
         is_reading = only_reads(tool.spec, capability) or _is_reading_request(arguments)
+        if is_reading and not any(role.kind == "url" for role in roles.values()) and _are_plain(arguments):
+            return None
+        values = list(_find_values(arguments, roles))
         if is_reading:
             checked = [value for value in values if value.role.kind == "url"]
             is_allowed: Callable[[_Value], bool] = lambda value: self._may_read(value.text)  # noqa: E731
@@ -545,6 +547,11 @@ def _find_names(values: Sequence[_Value]) -> list[_Value]:
         for value in values
         if len(value.text) <= _MAX_SETTING and "\n" not in value.text and not _is_plain_number(value.text)
     ]
+
+
+def _are_plain(arguments: Mapping[str, Any]) -> bool:
+    """Return whether no argument has fields of its own, which may be URLs."""
+    return not any(isinstance(value, (dict, list)) for value in arguments.values())
 
 
 def _is_plain_number(text: str) -> bool:
