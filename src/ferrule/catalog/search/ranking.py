@@ -11,18 +11,23 @@ change when other tools are added or removed, and are computed once.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest, nsmallest
 from itertools import islice
 from math import log
 
-from ferrule.catalog.search.terms import extract_index_terms, remove_case_and_punctuation, similar_terms
+from ferrule.catalog.search.terms import extract_index_terms, extract_terms, remove_case_and_punctuation, similar_terms
 from ferrule.core.json_schema import properties_of, read_list_keyword
 from ferrule.core.spec import Tool, ToolCapability
 from ferrule.texts.language import begins_with_cjk
 
 _SATURATION = 1.2
+_MAX_BEGINNING = 60
+"""Characters in which the first term of a description is looked for."""
+_MIN_BEGINNINGS = 2
+"""Of so many documents, at least, the name or the description begins with a verb."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,8 @@ class ActionDocument:
     """A query that is exactly one of these finds this document first."""
     weights: dict[str, float]
     """The weight of each term, from 0 to 1."""
+    first_terms: frozenset[str]
+    """The terms that the name and the description of the action begin with; most are verbs."""
 
 
 def make_documents(tool: Tool, numbers: Iterator[int]) -> list[ActionDocument]:
@@ -73,6 +80,8 @@ def _make_document(number: int, tool: Tool, capability: ToolCapability | None, p
     names = {spec.tool_id, spec.name}
     if capability is not None and len(spec.capabilities) > 1:
         names |= {capability.name, f"{spec.tool_id}{capability.name}"}
+    action, description = (capability.name, capability.description) if capability else (spec.name, "")
+    beginnings = (action, (description or spec.description)[:_MAX_BEGINNING])
     return ActionDocument(
         number=number,
         tool=tool,
@@ -80,6 +89,7 @@ def _make_document(number: int, tool: Tool, capability: ToolCapability | None, p
         order=f"{tool.priority} {tool.id}\0{tool.source}\0{position:06}",
         names=frozenset(map(remove_case_and_punctuation, names)),
         weights=_weigh_terms(_document_fields(tool, capability)),
+        first_terms=frozenset(term for text in beginnings for term in extract_terms(text)[:1]),
     )
 
 
@@ -145,12 +155,16 @@ class TermIndex:
         self._lists: dict[str, dict[int, float]] = {}
         self._best: dict[str, list[int]] = {}
         self._vocabulary: list[str] | None = None
+        self._first_terms: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._documents)
 
     def __iter__(self) -> Iterator[ActionDocument]:
         return iter(self._documents.values())
+
+    def __getitem__(self, number: int) -> ActionDocument:
+        return self._documents[number]
 
     def __contains__(self, number: object) -> bool:
         return number in self._documents
@@ -164,6 +178,7 @@ class TermIndex:
             else:
                 entries[number] = weight
         self._documents[number] = document
+        self._first_terms.update(document.first_terms)
         self._clear_caches()
 
     def remove(self, document: ActionDocument) -> None:
@@ -173,7 +188,12 @@ class TermIndex:
             if not entries:
                 del self._lists[term]
         del self._documents[document.number]
+        self._first_terms.subtract(document.first_terms)
         self._clear_caches()
+
+    def begins_action(self, term: str) -> bool:
+        """Return whether the names or descriptions of several actions begin with a term."""
+        return self._first_terms[term] >= _MIN_BEGINNINGS
 
     def weigh(self, terms: list[str], translations: Iterable[str] = ()) -> dict[str, float]:
         """Weigh the terms of a query: rare ones count more, unknown ones are replaced by similar ones.

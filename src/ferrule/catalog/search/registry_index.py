@@ -55,7 +55,7 @@ class RegistryIndex:
         self._index = SearchIndex()
         self._snapshot: RegistrySnapshot | None = None
         self._lock = threading.Lock()
-        self._queries: OrderedDict[str, Vector] = OrderedDict()
+        self._queries: OrderedDict[str, dict[str, Vector]] = OrderedDict()
         self._encoding: asyncio.Task[None] | None = None
         self._encoder_failed = False
 
@@ -63,13 +63,13 @@ class RegistryIndex:
         """See `SearchIndex.search`; hidden actions are left out."""
         with self._lock:
             index, visible = self._update_index(is_visible)
-            return index.search(text, limit, vector=self._queries.get(text), is_visible=visible)
+            return index.search(text, limit, vectors=self._queries.get(text), is_visible=visible)
 
     def search_actions(self, text: str, limit: int = 10, *, is_visible: IsVisible | None = None) -> list[ActionHit]:
         """See `SearchIndex.search_actions`; hidden actions are left out."""
         with self._lock:
             index, visible = self._update_index(is_visible)
-            return index.search_actions(text, limit, vector=self._queries.get(text), is_visible=visible)
+            return index.search_actions(text, limit, vectors=self._queries.get(text), is_visible=visible)
 
     def search_by_tags(self, tags: Sequence[str]) -> list[Tool]:
         with self._lock:
@@ -126,11 +126,17 @@ class RegistryIndex:
             if await asyncio.to_thread(self._list_documents_to_encode):
                 await asyncio.wait({self._start_encoding()}, timeout=PREPARATION_TIMEOUT)
             if text not in self._queries:
-                self._queries[text] = await asyncio.to_thread(lambda: shared_encoder().encode_query(text))
+                self._queries[text] = await asyncio.to_thread(self._encode_query, text)
                 if len(self._queries) > _MAX_QUERIES:
                     self._queries.popitem(last=False)
         except Exception as error:  # a broken installation; words still work
             self._report_encoder_failure(error)
+
+    def _encode_query(self, text: str) -> dict[str, Vector]:
+        """Return the vectors of a text and of its jobs."""
+        with self._lock:
+            texts = self._update_index(None)[0].list_queries(text)
+        return dict(zip(texts, shared_encoder().encode_queries(texts), strict=True))
 
     async def aclose(self) -> None:
         """Stop encoding. What is encoded already is in the storage."""
