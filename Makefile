@@ -8,8 +8,11 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup -
 TEST := $(PYTEST) -m "not long" --cpu-seconds=.cache/cpu-seconds.json
 # Some machines forbid compiled files, and then each of the thousands of processes of the tests compiles everything again.
 export PYTHONDONTWRITEBYTECODE :=
-# Threads of tests come and go; what each of them frees is used by the others.
+# Threads of tests come and go; what each of them frees is used by the others. Blocks of megabytes that a test frees are
+# given back to the system, instead of raising the size from which glibc does so.
 export MALLOC_ARENA_MAX := 2
+export MALLOC_MMAP_THRESHOLD_ := 131072
+export MALLOC_TRIM_THRESHOLD_ := 131072
 
 .PHONY: help setup system services all-services run web quick test test-all check format lint types bench bench-long chaos \
 	screenshots docs requirements clean

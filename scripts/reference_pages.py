@@ -22,7 +22,7 @@ from settings_page import settings_page
 from ferrule import UnifiedToolLibrary, errors
 from ferrule.core import events
 from ferrule.server.app import create_app
-from ferrule.server.metrics import CallMetrics
+from ferrule.server.metrics import METRICS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -41,8 +41,8 @@ METRICS_INTRODUCTION = """\
 # Metrics
 
 The metrics for Prometheus at `GET /metrics` of `ferrule serve`. This page is generated from the code;
-[Telemetry](telemetry.md) says how metrics are collected. Each server process counts its own calls. `status` is
-`success` or the type of the error. After the first 500 names, further names are counted as `other`.
+[Telemetry](telemetry.md) says how metrics are collected. The workers of one `ferrule serve` give one answer.
+`status` is `success` or the type of the error. After the first 500 names, further names are counted as `other`.
 
 | metric | kind | labels | meaning |
 | --- | --- | --- | --- |"""
@@ -128,10 +128,9 @@ def show_files(page: Path) -> str:
 
 def metrics_page() -> str:
     rows = []
-    for metric in CallMetrics(UnifiedToolLibrary().engine).collect():
-        name = f"{metric.name}_total" if metric.type == "counter" else metric.name
-        labels = ", ".join(f"`{label}`" for label in metric._labelnames)  # type: ignore[attr-defined]
-        rows.append(f"| `{name}` | {metric.type} | {labels} | {metric.documentation} |")
+    for name, kind in METRICS.items():
+        labels = ", ".join(f"`{label}`" for label in kind.labels)
+        rows.append(f"| `{name}{'_total' if kind.type == 'counter' else ''}` | {kind.type} | {labels} | {kind.text} |")
     return "\n".join([METRICS_INTRODUCTION, *rows]) + "\n"
 
 

@@ -1,6 +1,5 @@
 """The page that maps the design documents: every name and section is on it, and what it names exists."""
 
-import ast
 import importlib
 import inspect
 import re
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 import ferrule
+from tests.support.source_code import SOURCE, read_modules
 
 ROOT = Path(__file__).parents[1]
 
@@ -73,7 +73,6 @@ def expand_sections(first: str, last: str) -> list[str]:
 
 # What the page names exists
 
-SOURCE = ROOT / "src"
 OF_SAMPLES = set(
     "agent_autonomous_workflow agent_workflow_with_memory agent_workflow on_tool_event bing_search".split()
 )
@@ -95,25 +94,13 @@ def names_in(column: int) -> set[str]:
 
 
 def defined_names() -> dict[str, set[str]]:
-    """The names that our modules define: classes, functions, fields, parameters, constants, tools; with the modules."""
+    """The names that our modules define, with the modules."""
     names: dict[str, set[str]] = {}
-    for path in SOURCE.rglob("*.py"):
-        module = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            for name in names_of_node(node):
-                names.setdefault(name, set()).add(module)
+    for source in read_modules():
+        module = ".".join(source.path.relative_to(SOURCE).with_suffix("").parts)
+        for name in source.definitions:
+            names.setdefault(name, set()).add(module)
     return names
-
-
-def names_of_node(node: ast.AST) -> list[str]:
-    match node:
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-            return [name]
-        case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
-            return [name]
-        case ast.Constant(value=str(text)) if text.isidentifier():
-            return [text]
-    return []
 
 
 def import_class(name: str, modules: set[str]) -> Any:

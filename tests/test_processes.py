@@ -50,7 +50,7 @@ def test_a_program_is_signalled_and_its_end_is_seen(tmp_path):
     with (tmp_path / "output").open("w+") as output, open(os.devnull) as nothing:
         process = PythonProcess("program.py", cwd=tmp_path, stdin=nothing, stdout=output, stderr=output)
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.01)
+            process.wait(0.01)  # it does not end by itself
         assert process.poll() is None and is_running(process.pid)
         process.send_signal(signal.SIGKILL)
         assert process.wait(60) == process.poll() == -signal.SIGKILL and not is_running(process.pid)

@@ -10,6 +10,7 @@ from ferrule import ExecutionContext, ToolEngineConfig, UnifiedToolLibrary, docu
 from ferrule.agent.decisions import parse_decision
 from ferrule.agent.formats import DecisionFormat
 from ferrule.testing import ScriptedModel
+from tests.support.virtual_time import in_virtual_time
 from tests.test_documents import Lookup, Page
 
 
@@ -70,6 +71,7 @@ async def test_the_way_an_agent_asks_for_decisions_can_be_overridden():
     assert [r.messages[-1]["content"] for r in model.requests] == ["Next for sums, after 0?", "Next for sums, after 1?"]
 
 
+@in_virtual_time  # the failed call is repeated after seconds
 async def test_the_hooks_of_the_runtime_can_be_overridden():
     class Runtime(documents.ContextAwareReasoningRuntime):
         failures: list[str | None] = []

@@ -30,6 +30,13 @@ CLOCK = re.compile(
 )
 ENDLESS = 30
 """A sleep of so many seconds stands for work that never ends by itself."""
+DEADLINE = re.compile(
+    r"\b(?:(?:until|until_sync|wait_for)\(.*, (?=[\w.=]+\)$)|(?:wait|join|communicate|fail_after|asyncio\.timeout)\()"
+    r"(?:timeout=|seconds=)?(?P<seconds>\d+(?:\.\d+)?)\)+:?$"
+)
+MIN_DEADLINE = 30
+COUNT = re.compile(r"\bassert\b.* (?:>=?|<=?) [\d_]+\b")
+TEST = re.compile(r"^(?=(?:async )?def )", re.MULTILINE)
 
 
 def has_reason(lines: list[str], index: int) -> bool:
@@ -59,6 +66,35 @@ def test_a_sleep_has_a_reason_beside_it():
             ):
                 found.append(f"{path.relative_to(TESTS)}:{index + 1} {line.strip()}")
     assert found == [], "wait for a condition (tests/support/waiting.py), or say in a comment why this waits"
+
+
+def files_in_real_time() -> list[tuple[Path, str]]:
+    texts = [(path, path.read_text(encoding="utf-8")) for path in FILES]
+    return [(path, text) for path, text in texts if "virtual_time import" not in text]
+
+
+def test_what_must_happen_has_at_least_half_a_minute():
+    """A deadline only ends a test that would hang: it is longer than anything takes, even on a busy machine."""
+    found = []
+    for path, text in files_in_real_time():
+        lines = text.splitlines()
+        for index, line in enumerate(lines):
+            match = DEADLINE.search(line)
+            if match and 0 < float(match["seconds"]) < MIN_DEADLINE and not has_reason(lines, index):
+                found.append(f"{path.relative_to(TESTS)}:{index + 1} {line.strip()}")
+    assert found == [], "wait longer, or say in a comment why this deadline is to pass"
+
+
+def test_no_count_is_compared_after_a_sleep():
+    """How much happens in a fixed time depends on the machine."""
+    found = []
+    for path, text in files_in_real_time():
+        for function in TEST.split(text):
+            lines = function.splitlines()
+            if any(match and not is_harmless(match["seconds"]) for match in map(SLEEP.search, lines)):
+                counts = [line.strip() for index, line in enumerate(lines) if COUNT.search(line)]
+                found += [f"{path.relative_to(TESTS)} {lines[0]} {count}" for count in counts if "  # " not in count]
+    assert found == [], "wait until the count is reached (tests/support/waiting.py), or say in a comment why not"
 
 
 def test_no_test_reads_a_clock():

@@ -5,6 +5,7 @@ import json
 from ferrule import UnifiedToolLibrary, tool
 from ferrule.agent import Agent, AgentState
 from ferrule.testing import ScriptedModel
+from tests.support.virtual_time import in_virtual_time
 
 
 @tool(tags=["stars"])
@@ -80,6 +81,7 @@ async def test_a_decision_that_the_task_is_complete_answers_with_what_was_found(
     assert answer.text == "The task is done.\n\n28"
 
 
+@in_virtual_time  # the failed call is repeated after seconds
 async def test_adjustments_are_noted_and_shown_in_the_next_prompt():
     @tool(read_only=True)
     async def wait_for_page(timeout: int) -> str:

@@ -1,6 +1,8 @@
 """The tools by which an agent asks, finishes, and finds and calls others: what it is shown is what it may call."""
 
-from ferrule import Agent, AgentState, Policy, Principal, Rule, Tool, UnifiedToolLibrary, tool
+import pytest
+
+from ferrule import Agent, AgentState, Policy, Principal, Rule, SetupError, Tool, UnifiedToolLibrary, tool
 from ferrule.kinds.function.tools import tool_of
 from ferrule.testing import ScriptedModel
 
@@ -66,3 +68,27 @@ async def test_a_destructive_tool_with_the_name_of_an_own_tool_is_restricted():
         permissions = library.engine.permissions(principal, Policy(default="deny"))
         [made] = library.engine.registry.candidates("call_tool")
         assert not permissions.may_use(made)
+
+
+# Names that are no tool's
+
+
+async def test_an_agent_with_the_name_of_no_tool_is_refused_with_the_names_that_are_close():
+    async with UnifiedToolLibrary() as library:
+        with pytest.raises(SetupError, match=r"There is no tool 'calclator'\. Did you mean 'calculator'\?"):
+            Agent(library, ScriptedModel(["Hello."]), tools=["calculator", "calclator"])
+
+
+async def test_an_agent_made_before_its_library_is_opened_is_checked_when_it_runs():
+    library = UnifiedToolLibrary()
+    typing_error = Agent(library, ScriptedModel(["Hello."]), tools=["calclator"])
+    correct = Agent(library, ScriptedModel(["Hello."]), tools=["calculator", "get_*", "finish_task", "search_tools"])
+    async with library:
+        with pytest.raises(SetupError, match=r"There is no tool 'calclator'\. Did you mean 'calculator'\?"):
+            await typing_error.run("Hi")
+        assert (await correct.run("Hi")).text == "Hello."
+
+
+def test_an_agent_without_a_library_checks_the_names_of_its_list():
+    with pytest.raises(SetupError, match=r"There is no tool 'calclator'\. Did you mean 'calculator'\?"):
+        Agent(["calclator"], ScriptedModel(["Hello."])).run_sync("Hi")

@@ -70,7 +70,7 @@ def test_a_refusal_says_why(project: Path):
     approval_id = request_approval(project)
     ferrule("approvals", "deny", approval_id, "--reason", "Not today.", cwd=project)
     refused = ferrule("call", "--approval", approval_id, "add", "a:=1", "b:=2", cwd=project)
-    assert (refused.returncode, refused.stderr) == (6, "ferrule: The user refused this call. Not today.\n")
+    assert (refused.returncode, refused.stderr) == (6, "ferrule: The user refused this call: Not today.\n")
 
 
 def test_other_arguments_can_be_approved(project: Path):

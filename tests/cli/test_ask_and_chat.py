@@ -21,7 +21,7 @@ from ferrule.orchestrator.strategy_runner import history_as_messages
 from tests.cli.commands import RunningCommand, Terminal, environment, ferrule, trusted
 from tests.models.model_server import answer_chat
 from tests.support.http_servers import HANG, AnyAnswer, Request, serve_http_in_thread
-from tests.support.processes import forwarded_python
+from tests.support.processes import forwarded_python, run_python
 from tests.support.waiting import until_sync
 
 pytestmark = pytest.mark.integration
@@ -65,6 +65,37 @@ def test_questions_are_answered_without_any_key(tmp_path: Path):
     assert (without_dash.returncode, without_dash.stdout) == (0, "3 + 3 = 6\n")
     answer = json.loads(piped.stdout)
     assert answer["state"] == "finished" and answer["steps"][0]["result"] == "4" and piped.stderr == ""
+
+
+def test_as_many_decimals_are_printed_as_the_question_asks_for(tmp_path: Path):
+    answers = {
+        "round 3.14159265 to 5 decimals": "Round 3.14159265 to 5 decimals is 3.14159.\n",
+        "what is 1/7 to 10 decimal places?": "1/7 to 10 decimal places is 0.1428571429.\n",
+        "1/7 保留10位小数是多少？": "1/7保留10位小数是 0.1428571429。\n",
+    }
+    assert {question: ferrule("ask", "-q", question, cwd=tmp_path).stdout for question in answers} == answers
+
+
+def test_files_of_the_project_are_read_or_the_tool_that_could_is_named(tmp_path: Path):
+    assert ferrule("init", "shop", cwd=tmp_path).returncode == 0
+    (tmp_path / "shop" / "笔记.txt").write_text("买牛奶")
+    (tmp_path / "shop" / "sales.csv").write_text("item,price\na,3\n")
+    reading = ferrule("ask", "-q", "笔记.txt 里写了什么？", cwd=tmp_path / "shop")
+    assert (reading.returncode, reading.stdout) == (0, "买牛奶\n")
+    listing = ferrule("ask", "-q", "这个文件夹里有什么文件？", cwd=tmp_path / "shop")
+    assert (listing.returncode, "- 笔记.txt\n" in listing.stdout) == (0, True), listing.stdout
+    total = ferrule("ask", "what is the total of price in sales.csv?", cwd=tmp_path / "shop")
+    assert (total.returncode, "which could use data_analyzer__query for it" in total.stdout) == (9, True), total.stdout
+    outside = ferrule("ask", "what is the total of price in sales.csv?", cwd=tmp_path)
+    assert 'data_analyzer could do this: set [tools] workspace = "."' in outside.stdout + outside.stderr
+
+
+@pytest.mark.parametrize("model", ["openai:gpt-5.4", "litellm:groq/llama-4-scout"])
+def test_a_model_whose_package_is_missing_is_refused_also_for_small_talk(tmp_path: Path, model: str):
+    command = f"import sys; sys.modules[{model.partition(':')[0]!r}] = None; from ferrule.cli import main; main()"
+    done = run_python("-c", command, "ask", "-m", model, "hi", cwd=tmp_path, env=environment(tmp_path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"The model {model!r} cannot be used: {model.partition(':')[0]} is not installed." in done.stderr
 
 
 def test_wrong_usage_says_what_to_write(tmp_path: Path):
@@ -230,7 +261,7 @@ def test_a_tool_that_asks_the_user_asks_at_the_terminal(tmp_path: Path):
 
 def test_where_nobody_can_be_asked_the_tool_says_so(tmp_path: Path):
     done = ferrule("call", "ask_user", "question=Which colour?", cwd=tmp_path)
-    assert done.returncode == 6 and "There is no terminal to ask at" in done.stderr
+    assert done.returncode == 6 and "There is no terminal to ask in" in done.stderr
 
 
 def test_a_question_that_is_stopped_says_how_to_go_on(shop: Path):

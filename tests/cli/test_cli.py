@@ -69,6 +69,15 @@ def test_what_goes_wrong_is_one_clear_line_and_an_exit_code(project: Path):
         assert done.stderr.count("\n") == 1, done.stderr
 
 
+def test_an_unknown_argument_is_named_where_a_required_one_is_missing(tmp_path: Path):
+    done = ferrule("call", "calculator", "exp=2+2", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "there is no parameter 'exp'. The parameters are: expression." in done.stderr
+    assert "expression: is required." in done.stderr
+    similar = ferrule("call", "calculator", "expresion=2+2", cwd=tmp_path)
+    assert similar.stderr.count("expresion") == 1 and "did you mean 'expression'?" in similar.stderr
+
+
 def test_a_timeout_has_its_own_exit_code(project: Path):
     (project / "tools/slow.yaml").write_text(
         "name: slow\ndescription: Be slow\ncategory: custom\nentry:\n  type: external\n  command: [sleep, infinity]\n"

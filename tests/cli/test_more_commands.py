@@ -118,6 +118,17 @@ def test_one_file_can_be_checked_be_it_yaml_python_or_openapi(tmp_path: Path):
         in ferrule("tools", "validate", "bad.yaml", cwd=tmp_path).stdout
     )
     assert "entry is missing" in ferrule("tools", "validate", "tool.yaml", cwd=tmp_path).stdout
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools/a.yaml").write_text("name: a\nentry: {type: builtin, handler: ech}\n")
+    (tmp_path / "tools/b.yaml").write_text("name: b\nentry: {type: custom, handler: 'nomodule:f'}\n")
+    (tmp_path / "tools/c.yaml").write_text("name: c\nentry: {type: custom, handler: 'own:f'}\n")
+    (tmp_path / "tools/own.py").write_text("def f():\n    return 1\n")
+    assert ferrule("tools", "validate", "tools", cwd=tmp_path).stdout == (
+        "tools/a.yaml:1: there is no executor 'ech' (Did you mean 'echo'?)\n"
+        "tools/b.yaml:2: entry.handler 'nomodule:f': no module 'nomodule' can be found (install it, or put nomodule.py "
+        "next to b.yaml)\n"
+        "1 tool valid, 2 problems.\n"
+    )
 
 
 def test_checking_a_project_finds_what_is_wrong_with_its_skills_servers_and_documents_and_starts_nothing(

@@ -2,11 +2,16 @@
 
 import asyncio
 import math
+from dataclasses import replace
 
 import pytest
 
+from ferrule import ToolEngine, ToolEngineConfig
+from ferrule.core.call import Invocation, Progress, ToolExecutionResult
+from ferrule.core.content import Output
+from ferrule.core.spec import Limits, Tool, ToolCapability, ToolSpec
 from ferrule.engine.deadline import Deadline, Deadlines
-from tests.support.virtual_time import virtual_time
+from tests.support.virtual_time import in_virtual_time, virtual_time
 
 anyio_backend = virtual_time
 
@@ -78,3 +83,57 @@ async def test_one_who_ignores_the_first_cancellation_gets_more():
     assert task is not None
     assert task.cancelling() == 0
     keeper.close()
+
+
+class Reporter:
+    """An executor that reports every ten seconds, forever or a number of times, and notes that it was cancelled."""
+
+    def __init__(self, reports: float, silence: float = 0.0) -> None:
+        self.reports, self.silence, self.was_cancelled = reports, silence, False
+
+    async def execute(self, invocation: Invocation) -> Output:
+        try:
+            while self.reports > 0:
+                await asyncio.sleep(10)  # virtual
+                self.reports -= 1
+                invocation.report(Progress(message="going on"))
+            await asyncio.sleep(self.silence)  # virtual
+        except asyncio.CancelledError:
+            self.was_cancelled = True
+            raise
+        return Output(data={"result": "done"})
+
+
+async def call_reporter(executor: Reporter, timeout: float | None = None) -> tuple[ToolExecutionResult, float]:
+    spec = ToolSpec(tool_id="work", description="Work.", limits=Limits(timeout=30, max_timeout=600))
+    spec = replace(spec, capabilities=[ToolCapability(name="work", description="Work.")])
+    async with ToolEngine(ToolEngineConfig(builtin_tools=False, tools_directory="no-such-folder")) as engine:
+        engine.register_executor("reporter", executor)
+        engine.registry.add(Tool(spec=spec, handler="reporter", target=None, source="tools", origin="here"))
+        started = asyncio.get_running_loop().time()  # virtual
+        result = await engine.execute("work", {}, timeout=timeout)
+        return result, asyncio.get_running_loop().time() - started  # virtual
+
+
+@in_virtual_time
+async def test_reports_of_progress_restart_the_timeout():
+    executor = Reporter(50)
+    result, seconds = await call_reporter(executor)
+    assert result.is_success and seconds == 500
+
+
+@in_virtual_time
+async def test_endless_progress_ends_at_the_longest_time_and_the_work_has_ended():
+    executor = Reporter(math.inf)
+    result, seconds = await call_reporter(executor)
+    assert result.error_type == "timeout" and seconds == 600 and executor.was_cancelled
+    assert "30 s (timeout)" in str(result.error) and "600 s (max_timeout)" in str(result.error)
+    assert result.metadata["timeout"] == 30 and result.metadata["max_timeout"] == 600
+
+
+@in_virtual_time
+async def test_silence_after_a_report_and_the_callers_own_time_end_a_call():
+    result, seconds = await call_reporter(Reporter(5, silence=1_000))
+    assert result.error_type == "timeout" and seconds == 80
+    result, seconds = await call_reporter(Reporter(math.inf), timeout=25)
+    assert result.error_type == "timeout" and seconds == 25 and "max_timeout" not in str(result.error)

@@ -239,7 +239,7 @@ async def test_many_wrong_values_are_refused_without_a_list_of_their_errors():
         return sum(numbers)
 
     async with engine_with(add_up, config=config()) as engine:
-        result = await engine.execute("add_up", {"numbers": ["x"] * 200_000})
+        result = await engine.execute("add_up", {"numbers": ["x"] * 50_000})
         few = await engine.execute("add_up", {"numbers": ["x"]})
     assert result.error_type == "validation_error" and "match none of the allowed forms" in result.text
     assert few.error_type == "validation_error" and "numbers[0]" in few.text

@@ -1,5 +1,6 @@
 """Tools that report success or failure in their result: `{"success": …, "result": …, "error": …}` (000 §7)."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,35 @@ async def test_a_failure_that_a_worker_process_reports_is_a_failure_with_its_det
         result = await engine.execute("report_in_worker")
     assert not result.is_success and result.error is not None
     assert "the index is offline" in result.error and "second try" in result.error
+
+
+@tool
+def make_lock() -> Any:
+    """Return what is not data, from a worker process."""
+    return threading.Lock()
+
+
+class Settings:
+    pass
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [
+        (make_lock, "_thread.lock"),
+        (returning({"locks": [threading.Lock()]}), "_thread.lock"),
+        (returning({"locks": {"a": threading.Lock()}, "large": 2**80}), "_thread.lock"),
+        (returning(Settings()), f"{__name__}.Settings"),
+        (returning(Settings), "builtins.type"),
+    ],
+)
+async def test_an_object_without_a_form_in_json_fails_the_call_and_is_named(function: Any, kind: str):
+    async with ToolEngine() as engine:
+        [registered] = engine.register(function)
+        result = await engine.execute(registered.id)
+    assert not result.is_success and result.error_type == "execution_error" and result.error is not None
+    assert f"returned an object of the type {kind}, which has no form in JSON. Return text, a number," in result.error
 
 
 @pytest.mark.parametrize(

@@ -177,18 +177,12 @@ async def test_a_program_that_cannot_be_started_is_explained(command, cwd, messa
         await run(command, config={"cwd": cwd})
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ("a\0b", "cannot contain NUL"),
-        ("\ud800", "cannot contain NUL"),
-        ("x" * 10_000_000, "too long for a command line"),
-    ],
-    ids=["NUL", "half a character", "long"],
-)
-async def test_text_no_argument_can_hold_is_refused(value, message):
-    with pytest.raises(Retry, match=message):
-        await run(["echo", "{text}"], text=value)
+async def test_text_no_argument_can_hold_is_refused():
+    for value in ("a\0b", "\ud800"):
+        with pytest.raises(Retry, match="cannot contain NUL"):
+            await run(["echo", "{text}"], text=value)
+    with pytest.raises(Retry, match="too long for a command line"):
+        await run(["echo", "{text}"], text="x" * 10_000_000)
 
 
 @pytest.mark.parametrize("command", [None, [], "echo hi", [["echo"]]])

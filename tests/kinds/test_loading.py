@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from ferrule import ToolEngine, ToolEngineConfig, ToolEngineEvent, tool
 from ferrule.errors import LoadError
 from tests.kinds.test_watching import rename_over
@@ -73,6 +75,32 @@ async def test_a_broken_edit_keeps_the_last_good_version_and_says_what_is_wrong(
     types = [e.event_type.value for e in events]
     assert "load_error" in types
     assert "tool_updated" in types
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ("type: builtin\n  handler: ech", "there is no executor 'ech' (Did you mean 'echo'?)"),
+        ("type: custom\n  handler: nomodule:f", "entry.handler 'nomodule:f': no module 'nomodule' can be found"),
+        ("type: custom\n  handler: json:dumpz", "entry.handler 'json:dumpz': 'json' has no 'dumpz'"),
+    ],
+)
+async def test_an_edit_that_names_code_which_does_not_exist_keeps_the_last_good_version(
+    tmp_path: Path, entry: str, says: str
+):
+    path, good = tmp_path / "greet.yaml", GREET.format(description="Greet")
+    path.write_text(good)
+    async with ToolEngine(ToolEngineConfig(tools_directory=str(tmp_path), auto_reload=False)) as engine:
+        path.write_text(good.replace("type: builtin\n  handler: echo", entry))
+        for _ in range(2):  # it is still wrong when it is read again
+            await engine.reload()
+            [error] = engine.load_errors
+            assert says in str(error) and error.path == path
+            assert (await engine.execute("greet")).output == {"message": "hello"}
+        path.write_text(GREET.format(description="Mended"))
+        await engine.reload()
+        assert not engine.load_errors
+        assert engine.registry.find_tool("greet").spec.description == "Mended"
 
 
 async def test_changed_python_code_runs_in_the_next_call(tmp_path: Path):

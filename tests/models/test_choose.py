@@ -42,7 +42,7 @@ def test_without_any_key_the_offline_model_is_chosen():
 def test_a_model_that_nothing_can_answer_with_is_an_error_and_not_replaced_by_another():
     with pytest.raises(SetupError, match=r"Unknown model 'gpt-6'. Write 'openai:gpt-6'"):
         choose_model(None, {"FERRULE_MODEL": "gpt-6"})
-    with pytest.raises(SetupError, match="The base URL 'localhost:8000' of openai:m is no address: write http://"):
+    with pytest.raises(SetupError, match="The base URL 'localhost:8000' of openai:m is not an address: write http://"):
         choose_model(None, {"FERRULE_MODEL": "m", "OPENAI_BASE_URL": "localhost:8000"})
 
 

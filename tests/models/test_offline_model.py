@@ -167,7 +167,7 @@ async def test_a_step_that_needs_a_failed_result_is_skipped():
         "Read the file a.txt and then translate it to German", lambda call: "Error: no such file"
     )
     assert [name for name, _ in calls] == ["read_file"]
-    assert text.startswith("That did not work: Error: no such file\nI did not do “translate it to German”")
+    assert text.startswith("The call failed: Error: no such file\n“translate it to German” was not done")
 
 
 # Failures
@@ -176,7 +176,7 @@ async def test_a_step_that_needs_a_failed_result_is_skipped():
 async def test_a_failure_is_reported_and_the_call_is_not_repeated():
     calls, text = await converse("weather in Paris", lambda call: '{"error": "no such city"}')
     assert calls == [("get_weather", {"city": "Paris"})]
-    assert text == "That did not work: no such city"
+    assert text == "The call failed: no such city"
 
 
 # What it cannot do
@@ -227,7 +227,7 @@ async def test_missing_arguments_are_asked_for():
 async def test_a_step_without_a_tool_is_named():
     calls, text = await converse("Write a poem about spring. What is 2 + 2?", lambda call: "4")
     assert [name for name, _ in calls] == ["calculator"]
-    assert text == "2 + 2 = 4\nI did nothing about “Write a poem about spring.”: no tool fits it."
+    assert text == "2 + 2 = 4\n“Write a poem about spring.” was not done: no tool fits it."
 
 
 async def test_a_remark_is_not_taken_for_a_step():

@@ -203,8 +203,8 @@ async def test_a_refusal_has_two_lines_and_names_what_could_answer(orchestrator)
 
 
 FAILURES = {
-    "copy notes.txt to config/app.yaml": "That did not work: 'config/app.yaml' exists already.",
-    "move notes.txt to /tmp/notes.txt": "That did not work: '/tmp/notes.txt' is outside the workspace.",
+    "copy notes.txt to config/app.yaml": "The call failed: 'config/app.yaml' exists already.",
+    "move notes.txt to /tmp/notes.txt": "The call failed: '/tmp/notes.txt' is outside the workspace.",
     "what is 10 divided by 0?": "I could not compute 10 divided by 0: this divides by zero.",
     "10除以0等于多少？": "无法计算 10除以0：除数不能为零。",
     "把“你好”写入 notes.txt": "没有成功：'notes.txt' 已存在。请换一个名字",
@@ -215,9 +215,7 @@ FAILURES = {
 
 async def test_a_question_whose_calls_all_fail_is_not_answered(orchestrator):
     done = await orchestrator.process_task("read nowhere.bin")
-    assert done.state is AgentState.STOPPED and done.answer.startswith(
-        "That did not work: 'nowhere.bin' does not exist."
-    )
+    assert done.state is AgentState.STOPPED and done.answer.startswith("The call failed: 'nowhere.bin' does not exist.")
     assert "Try instead" not in done.answer
     for question, beginning in FAILURES.items():
         done = await orchestrator.process_task(question)

@@ -65,7 +65,7 @@ def test_arguments_that_cannot_be_read_are_an_error_and_never_empty():
         ('[TOOL_CALLS]get_weather{"city": "Par', "a text is not closed"),
         ("<function=get_weather><parameter=city>Paris", "'city' is not closed"),
         ("<function=get_weather><parameter=city>Paris</parameter>", "the call is not closed"),
-        ("<tool_call>get_weather<arg_key>city</arg_key><arg_value>Par", "they are cut off"),
+        ("<tool_call>get_weather<arg_key>city</arg_key><arg_value>Par", "'city' is not closed"),
         ("<tool_call>get_weather<arg_key>city</arg_key></tool_call>", "'city' has no value"),
         (
             "<tool_call>get_weather<arg_key>city</arg_key><arg_key>unit</arg_key><arg_value>C</arg_value></tool_call>",

@@ -15,7 +15,7 @@ async def test_a_refusal_and_an_approval_that_was_taken_back():
     async with payments() as it:
         refused = await it.approve(await it.pay(), Approval(allowed=False, reason="Too much."))
         result = await it.pay(approval_id=refused)
-        assert (result.error_type, result.error) == ("permission_denied", "The user refused this call. Too much.")
+        assert (result.error_type, result.error) == ("permission_denied", "The user refused this call: Too much.")
         with pytest.raises(SetupError, match="it was refused by Eve: Too much"):
             await it.approvals.record_decision(refused, True)
         approval_id = await it.approve(await it.pay())
@@ -70,7 +70,7 @@ async def test_an_agent_that_repeats_a_refused_call_is_told_so_and_its_person_is
     async with payments() as it:
         answer = await Agent(it.library, ScriptedModel([pay, pay, pay, "sorry"]), person=Ann()).run("Pay")
         assert asked == ["pay"] and it.paid == [] and answer.is_finished
-        assert answer.steps[0].text == "The user refused this call. Not today."
+        assert answer.steps[0].text == "The user refused this call: Not today."
         assert all("before in this run" in step.text and "Not today." in step.text for step in answer.steps[1:])
         denied, known = "permission_denied", "known_failure"
         assert [step.error_type for step in answer.steps] == [denied, denied, known]

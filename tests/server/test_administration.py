@@ -148,6 +148,64 @@ async def test_what_administrators_do_is_kept():
         assert entries[-1]["details"]["roles"] == ["caller"] and "frl_" not in str(entries)
 
 
+async def test_refusals_and_decisions_are_counted():
+    parser = pytest.importorskip("prometheus_client.parser", reason="pip install 'ferrule[server]'")
+    async with (
+        serve(look, wipe, policy=POLICY) as site,
+        site.client("root", **ADMIN) as root,
+        site.client("slow", calls_per_minute=1) as slow,
+    ):
+        assert [(await call(slow, "look", path="x")).status_code for _ in range(2)] == [200, 429]
+        asked = (await call(root, "wipe", path="x")).json()
+        await root.post(f"/v1/approvals/{asked['metadata']['approval_id']}", json={"allowed": False})
+        families = parser.text_string_to_metric_families((await root.get("/metrics")).text)
+        samples = [each for family in families for each in family.samples]
+        values = {(each.name, *sorted(each.labels.items())): each.value for each in samples}
+        labels = ("method", "POST"), ("route", "/v1/tools/{name}/call"), ("status", "429")
+        assert values["ferrule_http_request_duration_seconds_count", *labels] == 1
+        assert values["ferrule_approval_requests_total", ("tool", "wipe")] == 1
+        assert values["ferrule_approval_decisions_total", ("decision", "refused"), ("tool", "wipe")] == 1
+
+
+async def test_a_token_gets_another_secret_while_the_earlier_one_is_valid_for_a_while():
+    async with serve(look) as site, site.client("root", **ADMIN) as root, site.client("ci", tools=["look"]) as old:
+        session = (await old.post("/v1/session")).cookies["ferrule_session"]
+        own_id = (await old.get("/v1/me")).json()["token"]["token_id"]
+        rotated = (await root.post("/v1/tokens/ci/rotate", json={"overlap": 60})).json()
+        async with site.anonymous_client(Authorization=f"Bearer {rotated['token']}") as new:
+            for http in (old, new):
+                assert (await call(http, "look", path="x")).status_code == 200
+            assert (await new.get("/v1/me")).json()["token"]["token_id"] == own_id == rotated["token_id"]
+            assert (await old.get("/v1/me")).json()["token"]["expires_at"] is not None
+            await root.post("/v1/tokens/ci/rotate", json={"overlap": 0})
+            cookie = site.anonymous_client(Cookie=f"ferrule_session={session}")
+            for http in (old, new, cookie):
+                assert (await call(http, "look", path="x")).status_code == 401
+        names = [each["name"] for each in (await root.get("/v1/tokens")).json()["tokens"]]
+        assert sorted(names) == ["ci", "root"], "an earlier secret is no token of its own"
+        assert (await root.post("/v1/tokens/nobody/rotate", json={})).status_code == 404
+        entries = (await root.get("/v1/audit")).json()["entries"]
+        assert entries[0]["action"] == "rotate_token" and "frl_" not in str(entries)
+
+
+async def test_nobody_gets_the_secret_of_a_token_that_may_do_more():
+    async with (
+        serve(look) as site,
+        site.client("root", **ADMIN) as root,
+        site.client("narrow", **ADMIN, tools=["look"]) as narrow,
+        site.client("short", **ADMIN, expires_in=3600) as short,
+        site.client("acme", **ADMIN, tenant="acme") as acme,
+        site.client("caller") as caller,
+    ):
+        for http, status in ((narrow, 403), (short, 403), (acme, 404), (caller, 403)):
+            refused = await http.post("/v1/tokens/root/rotate", json={"overlap": 0})
+            assert refused.status_code == status and "frl_" not in refused.text, refused.text
+        rotated = (await root.post("/v1/tokens/root/rotate", json={})).json()
+        assert rotated["token"].startswith("frl_")
+        refused = await root.post("/v1/tokens/root/rotate", json={"overlap": 0})
+        assert refused.status_code == 403, "an earlier secret does not lock out the new one"
+
+
 async def test_a_failure_is_pinned_counted_and_forgotten():
     turn = [{"name": "look", "arguments": {"path": "missing"}}]
     model = ScriptedModel([turn, turn, turn, "It is not there."])

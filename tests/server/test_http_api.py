@@ -295,6 +295,11 @@ def test_metrics_are_in_the_format_of_prometheus(http: httpx.Client):
     counts = [s.value for s in durations if s.labels.get("tool") == "add" and s.name.endswith("_bucket")]
     assert counts == sorted(counts) and counts[-1] >= 1
     assert "ferrule_queue_depth" in families
+    http.get("/invented/path")
+    durations = families["ferrule_http_request_duration_seconds"].samples
+    routes = {(s.labels["route"], s.labels["status"]) for s in durations}
+    assert ("/v1/tools/{name}/call", "200") in routes and not any("invented" in route for route, _ in routes)
+    assert "ferrule_mcp_sessions" in families and families["ferrule_store_failures"].samples[0].value == 0
 
 
 def test_unknown_paths_and_methods_are_problems(http: httpx.Client):

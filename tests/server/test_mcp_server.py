@@ -55,10 +55,11 @@ async def connected(mode: str, *things: Any, tools: Any = None, answer: Answer |
     asked: list[Any] = []
     async with ToolEngine(on_elicit=ask_client) as engine, UnifiedToolLibrary(engine=engine) as library:
         library.register(*things, *conversation_tools(engine.store, engine.on_elicit))
-        server = McpServer(library, tools=tools).server()
-        async with Client(server, mode=mode, elicitation_callback=say if answer else None) as client:
+        server = McpServer(library, tools=tools)
+        async with Client(server.server(), mode=mode, elicitation_callback=say if answer else None) as client:
             client.asked = asked  # type: ignore[attr-defined]
             yield client
+        await server.aclose()  # with the calls that still wait for answers
 
 
 async def test_tools_are_listed_with_schemas_and_hints_that_all_tools_of_a_name_promise(mode):

@@ -2,13 +2,15 @@
 
 import configparser
 import json
+import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -317,6 +319,27 @@ async def process_id() -> int:
         assert sorted(counts) == sorted(f"count {number}" for number in range(1, 17))
         assert project.ferrule("tokens", "revoke", "short-lived").returncode == 0
         until_sync(lambda: all(call(server).status_code == 401 for _ in range(20)))
+        token = project.create_token("second", "--role", "admin")
+
+        def count_calls() -> int:
+            with server.client(token) as http:
+                lines = http.get("/metrics").text.splitlines()
+            return sum(int(float(line.split()[-1])) for line in lines if 'tool_calls_total{status="success"' in line)
+
+        counted = count_calls()
+        assert counted >= 16
+        answers: list[httpx.Response] = []
+        for process in processes:
+            os.kill(process, signal.SIGKILL)
+
+        def is_answered() -> bool:
+            with suppress(httpx.TransportError), server.client(token) as http:
+                answers.append(http.post("/v1/tools/counter__increment/call", json={"arguments": {}}))
+            return bool(answers)
+
+        until_sync(is_answered)
+        assert answers[0].json()["output"] == {"result": "count 1"}, "the dead workers hold nothing up"
+        assert count_calls() > counted, "what the dead workers have counted stays counted"
 
 
 def test_several_workers_finish_what_they_have_begun_and_take_no_new_connection(tmp_path: Path):

@@ -16,6 +16,7 @@ from mcp.types import CreateMessageResult, ElicitResult, ListRootsResult, Root, 
 from pydantic import FileUrl
 
 from ferrule import UnifiedToolLibrary
+from ferrule.core.aio import cancel_all
 from ferrule.core.call import Progress
 from ferrule.engine.config import ToolEngineConfig
 from ferrule.kinds.mcp.relay import ask_client
@@ -261,6 +262,64 @@ async def check_death(path: Path, first: Site, second: Site) -> None:
     assert await second.count() == "count 1", "the next call has a process of its own, and the lost one is not repeated"
 
 
+async def test_a_worker_shows_the_calls_of_another_and_stops_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, lines = folder / "elsewhere", list[str]()
+    async with serve(folder, monkeypatch, store="workers") as (first, second), second.http(is_internal=False) as http:
+
+        async def watch() -> None:
+            async with second.http() as client, client.stream("GET", "/v1/events") as response:
+                async for line in response.aiter_lines():
+                    lines.append(line)
+
+        watching = asyncio.create_task(watch())
+        await until(lambda: ": connected" in lines)
+
+        while not any("execution_completed" in line for line in lines):  # the first worker learns of the listener
+            await first.count()
+        call = asyncio.create_task(first.library.execute("counter", {"path": str(path)}, action="work"))
+        await until(path.with_name("elsewhere.started").exists)
+        while not (records := (await http.get("/v1/calls", params={"status": "running"})).json()["calls"]):
+            continue
+        response = await http.post(f"/v1/calls/{records[0]['record_id']}/cancel")
+        assert response.json()["cancelled"] is True, response.text
+        assert (await call).error_type == "cancelled"
+        await until(path.with_name("elsewhere.cancelled").exists)
+        await cancel_all([watching])
+
+
+async def test_metrics_of_one_worker_are_those_of_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parser = pytest.importorskip("prometheus_client.parser", reason="pip install 'ferrule[server]'")
+
+    async def read(site: Site, name: str) -> dict[tuple[str, ...], float]:
+        async with site.http(is_internal=False) as http:
+            text = (await http.get("/metrics")).text
+        families = parser.text_string_to_metric_families(text)
+        samples = [each for family in families for each in family.samples if each.name == name]
+        return {tuple(value for _, value in sorted(each.labels.items())): each.value for each in samples}
+
+    monkeypatch.setattr("ferrule.server.fleet.ADDRESS_LIFETIME", 0.0)
+    async with serve(folder, monkeypatch, store="metrics") as (first, second):
+        for site in (first, second, second):
+            await site.count()
+        path = folder / "counted"
+        call = asyncio.create_task(first.library.execute("counter", {"path": str(path)}, action="work"))
+        await until(path.with_name("counted.started").exists)
+        for site in (first, second):
+            calls = await read(site, "ferrule_tool_calls_total")
+            assert calls == {("success", "counter"): 3}, calls
+            assert sum((await read(site, "ferrule_slots_in_use")).values()) > 0
+        requests = await read(second, "ferrule_http_request_duration_seconds_count")
+        assert requests["GET", "/metrics", "200"] >= 3 and set(requests) == {("GET", "/metrics", "200")}, requests
+        await read(second, "ferrule_slots_in_use")
+        leases = first.library.engine.store.leases
+        leases.release(next(key for key in leases.held_keys if key.startswith("server:")))  # as if it were dead
+        await cancel_all([call])
+        slots, calls = await read(second, "ferrule_slots_in_use"), await read(second, "ferrule_tool_calls_total")
+        assert sum(slots.values()) == 0 and calls["success", "counter"] == 3, "its calls stay counted, its slots do not"
+
+
 async def test_only_servers_that_know_the_secret_reach_the_endpoint_and_only_at_the_internal_listener(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,6 +342,12 @@ async def test_only_servers_that_know_the_secret_reach_the_endpoint_and_only_at_
             assert document.status_code == 200 and "internal" not in document.text
         async with first.http(is_internal=False) as http:
             assert [await post(http, secret) for secret in (own.secret, token)] == [401, 404]
+        message = [{"kind": "cancel_call", "call_id": "x"}]
+        for secret, is_internal, status in ((token, True, 401), (own.secret, True, 200), (token, False, 404)):
+            async with first.http(is_internal=is_internal) as http:
+                headers = {"authorization": f"Bearer {secret}"}
+                response = await http.post("/internal/messages", json=message, headers=headers)
+                assert response.status_code == status, response.text
 
 
 async def test_the_secret_of_a_fleet_is_changed_on_one_server_after_the_other(

@@ -259,7 +259,7 @@ async def test_a_store_that_closes_while_a_lock_is_released_is_closed_by_one_thr
 
     def finish_with_others(self: writer.RecordWriter) -> None:
         with suppress(threading.BrokenBarrierError):
-            meeting.wait(0.5)
+            meeting.wait(0.5)  # a moment in which a second thread would come
             met.append(True)
         finish(self)
 

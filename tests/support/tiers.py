@@ -13,6 +13,8 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
+from ferrule.catalog.search import vectors
+
 # Nothing depends on the speed of the machine. `--hypothesis-profile=many` is for `make test-all`.
 _HEALTH_CHECKS = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture]
 hypothesis.settings.register_profile("few", deadline=None, max_examples=25, suppress_health_check=_HEALTH_CHECKS)
@@ -34,9 +36,14 @@ LARGE_PACKAGES = {
     "tests/models/test_offline": "offline model",
     "tests/models/": "models",
     "tests/store/test_tool_vectors.py": "encoder",
+    "tests/test_document_map.py": "source code",
+    "tests/test_layers.py": "source code",
+    "tests/test_naming.py": "source code",
 }
-"""Tests that load large packages, or know thousands of tools: one process does this for all of them."""
-PROCESS_EVENTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
+"""Tests that load large packages, know thousands of tools, or read all modules: one process does it for them."""
+GUARDED_EVENTS = frozenset(
+    {"socket.connect", "subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
+)
 WHAT_TO_DO = "mark the test with @pytest.mark.integration, or do without it (see CONTRIBUTING.md)"
 
 
@@ -62,6 +69,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()  # thousands of tests and modules, which every later collection of garbage would look at again
+    gc.set_threshold(5_000, 10, 10)
 
 
 @pytest.fixture(autouse=True)
@@ -113,10 +121,9 @@ class _UnitTestGuard:
     def check(self, event: str, arguments: tuple[object, ...]) -> None:
         if not self.is_active or threading.get_ident() in self._older_threads:
             return  # a thread of an earlier test may still end what that test began
-        if event in PROCESS_EVENTS:
-            self._refuse(f"started a process ({event} {arguments[:1]})")
-        elif event == "socket.connect":
+        if event == "socket.connect":
             self._refuse(f"connected a socket ({arguments[1:]})")
+        self._refuse(f"started a process ({event} {arguments[:1]})")
 
     def _refuse(self, violation: str) -> None:
         self.violations.append(violation)
@@ -124,17 +131,35 @@ class _UnitTestGuard:
 
 
 _GUARD = _UnitTestGuard()
-sys.addaudithook(_GUARD.check)
+
+
+def _hear(event: str, arguments: tuple[object, ...]) -> None:
+    """Python reports thousands of events in each test: hardly any of them may cost anything."""
+    if event in GUARDED_EVENTS:
+        _GUARD.check(event, arguments)
+
+
+sys.addaudithook(_hear)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     if tier_of(item) == "unit":
         _GUARD.start()
     try:
         return (yield)
     finally:
         _GUARD.is_active = False
+        if _find_group(item) == "encoder" and (nextitem is None or _find_group(nextitem) != "encoder"):
+            _unload_encoder()
+
+
+def _unload_encoder() -> None:
+    """Free the memory of the encoder: the process goes on with other tests."""
+    vectors._make_encoder.cache_clear()
+    for name in [name for name in sys.modules if name.partition(".")[0] == vectors.PACKAGE]:
+        del sys.modules[name]
+    gc.collect()
 
 
 @pytest.hookimpl(wrapper=True)

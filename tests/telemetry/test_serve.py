@@ -53,6 +53,10 @@ def test_one_trace_from_the_http_client_to_the_mcp_server(tmp_path: Path):
     assert collector.find("invoke_workflow ferrule").trace_id == TRACE_ID
     assert collector.ancestors(collector.find("invoke_workflow ferrule")) == ["POST /v1/ask"]
     lines = [json.loads(line) for line in log.splitlines()]
+    accessed = {(line["method"], line["route"], line["http_status"]) for line in lines if "http_status" in line}
+    assert {("POST", "/v1/tools/{name}/call", 200), ("POST", "/v1/ask", 200)} <= accessed, accessed
+    assert ("POST", "/v1/tools/{name}/call", 404) in accessed
+    assert all(route not in ("/healthz", "/readyz") for _, route, _ in accessed)
     (line,) = [line for line in lines if line.get("call_id") == called["call_id"]]
     assert line["tool"] == "mirror" and line["status"] == "success" and line["principal"] == "user:local"
     assert [each["status"] for each in lines if each.get("run_id") == asked["run_id"] and "strategy" in each]

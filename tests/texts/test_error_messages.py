@@ -5,7 +5,6 @@ import re
 from ferrule.agent.budget import RunBudget, RunLimits
 from ferrule.agent.prompts import explain_stop
 from ferrule.core.messages import Usage
-from ferrule.engine.resilience import make_timeout_error
 from ferrule.memory import ExecutionContext
 from ferrule.memory.failures import POLICIES
 from ferrule.texts.error_messages import translate_error
@@ -28,8 +27,20 @@ def test_known_parts_are_translated_and_others_stay():
             "'c' 不存在。您是不是想找 'a' 或 'b'？工作目录中有：'a', 'b' 等（另有 3 个）。",
         ),
         ("the host 'a.example' cannot be found. Check its name.", "找不到主机 'a.example'，请检查名称。"),
-        (str(make_timeout_error("fetch", 3.0, is_abandoned=False)), "工具 'fetch' 在 3 秒内没有完成，已被停止。"),
-        ("The user refused this call. Too expensive", "用户拒绝了这次调用。 Too expensive"),
+        (
+            "Tool 'fetch' did not finish within 3 s and was stopped. Ask for less in one call, or allow it more time.",
+            "工具 'fetch' 在 3 秒内没有完成，已被停止。",
+        ),
+        ("The user refused this call: Too expensive", "用户拒绝了这次调用：Too expensive"),
+        (
+            "Tool 'fetch' did not finish within 1 s. It could not be stopped, because its code blocked the event loop "
+            "for 3.0 s, so it ran to its end: what it did has taken effect. Write it as `def`, which runs in a worker "
+            "process that can be killed, or await what takes long.",
+            "工具 'fetch' 在 1 秒内没有完成，也无法停止，"
+            "因为它的代码阻塞了事件循环 3.0 秒，已运行到结束，其效果已经产生。"
+            "请把它写成 `def`（在可以终止的工作进程中运行），或对耗时的部分使用 await。",
+        ),
+        ("The user refused this call.", "用户拒绝了这次调用。"),
         ("quota exceeded", "quota exceeded"),
         ("There is no tool '付款'. List the tools to see which exist.", "没有工具 '付款'。"),
         (

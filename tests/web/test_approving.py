@@ -63,7 +63,7 @@ def test_a_run_that_was_approved_with_changes_shows_what_was_made(
     page = open_page(f"{server.url}/ask")
     resumptions: list[Any] = []
     conversations: list[Any] = []
-    if has_ended:  # the server continues the run by itself, and may end it before the page follows
+    if has_ended:  # the server continues the run automatically, and may end it before the page follows
         page.route("**/v1/runs/*/resume", lambda route: resumptions.append(route))
         page.on(
             "response", lambda response: conversations.append(response) if "/conversations/" in response.url else None

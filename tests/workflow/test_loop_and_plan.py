@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import pytest
@@ -19,7 +20,7 @@ from ferrule import (
     UnifiedToolLibrary,
     tool,
 )
-from ferrule.agent import Agent, AgentAnswer, AgentState, StepResult
+from ferrule.agent import Agent, AgentAnswer, AgentState, RunLimits, StepResult
 from ferrule.agent.run import Run
 from ferrule.core.messages import Usage
 from ferrule.core.model import ModelReply
@@ -28,6 +29,7 @@ from ferrule.policy.budgets import Budget
 from ferrule.testing import ScriptedModel
 from ferrule.workflow import GraphWorkflow, SimpleWorkflow
 from tests.agent.calls import call
+from tests.support.virtual_time import in_virtual_time, loop_time
 from tests.workflow.plans import plan, step
 
 
@@ -113,7 +115,7 @@ async def test_a_run_waits_for_approval_and_continues_in_another_process(runs, u
     ("decision", "paths", "text"),
     [
         (False, [], "The user refused this call."),
-        (Approval(allowed=False, reason="Not that one."), [], "The user refused this call. Not that one."),
+        (Approval(allowed=False, reason="Not that one."), [], "The user refused this call: Not that one."),
         (Approval(allowed=True, arguments={"path": "b"}), ["b"], "deleted b"),
     ],
 )
@@ -163,6 +165,39 @@ async def test_a_person_who_cannot_be_asked_lets_the_run_wait(runs, caplog):
         library.register(make_delete([]))
         paused = await runs.open(library, runs.script(call("delete", path="a")), person=Ann()).run("Go")
     assert paused.state is AgentState.WAITING and "the person could not be asked" in caplog.text
+
+
+@in_virtual_time
+async def test_the_time_that_a_person_takes_does_not_count(runs, monkeypatch):
+    for module in ("budget", "requests"):
+        monkeypatch.setattr(f"ferrule.agent.{module}.time", SimpleNamespace(monotonic=loop_time))
+    deleted: list[str] = []
+
+    class Ann:
+        async def approve(self, request: Any) -> Approval:
+            await asyncio.sleep(100)
+            return Approval(allowed=True)
+
+    async with UnifiedToolLibrary() as library:
+        library.register(make_delete(deleted))
+        agent = runs.open(library, runs.script(call("delete", path="a")), person=Ann(), limits=RunLimits(seconds=10))
+        done = await agent.run("Delete a")
+    assert done.state is AgentState.FINISHED and deleted == ["a"]
+
+
+async def test_a_person_who_does_not_reply_is_asked_once(runs):
+    asked: list[str] = []
+
+    class Ann:
+        async def approve(self, request: Any) -> None:
+            asked.append(request.arguments["path"])
+
+    async with UnifiedToolLibrary() as library:
+        library.register(make_delete([]))
+        script = runs.script(call("delete", path="a"), call("delete", path="b"))
+        paused = await runs.open(library, script, person=Ann()).run("Go")
+    assert paused.state is AgentState.WAITING and sorted(asked) == ["a", "b"]
+    assert sorted(request.arguments["path"] for request in paused.approvals) == ["a", "b"]
 
 
 async def test_a_tool_asks_for_approval_itself(runs):
@@ -241,7 +276,7 @@ async def test_a_cancelled_call_is_repeated_only_if_that_is_safe(runs, url):
 
 
 async def test_an_interrupted_call_is_not_repeated_however_many_calls_its_tool_has_made(runs, monkeypatch):
-    monkeypatch.setattr("ferrule.agent.recovery.MAX_RECORDS", 10)
+    monkeypatch.setattr("ferrule.agent.calls.MAX_RECORDS", 10)
     begun, made = asyncio.Event(), []
 
     @tool(read_only=True)
@@ -279,6 +314,28 @@ async def test_a_call_that_was_approved_and_made_is_not_made_again_when_its_resu
         done = await runs.open(library, runs.ending).resume("r")
         assert deleted == ["a"] and done.state is AgentState.FINISHED
         assert await results_of(library, "r") == ["deleted a"]
+
+
+async def test_a_call_that_failed_is_not_made_again_when_its_result_was_lost(runs):
+    made: list[str] = []
+
+    @tool(read_only=True)
+    async def look(place: str) -> str:
+        """Look."""
+        made.append(place)
+        raise FileNotFoundError(f"there is no {place}")
+
+    async with UnifiedToolLibrary() as library:
+        library.register(look)
+        store = library.engine.store
+        await runs.open(library, runs.script(call("look", place="a"))).run("Go", run_id="r")
+        entries = await store.read_entries("run:r")
+        first = next(key for key, entry in entries.items() if entry["kind"] == "step")
+        # As if the process had been killed right after the call.
+        await store.delete_entries("run:r", [key for key in entries if key >= first])
+        done = await runs.open(library, runs.ending).resume("r")
+        [result] = done.steps
+        assert made == ["a"] and "there is no a" in (result.attempts[0].error or "")
 
 
 async def test_only_one_process_works_on_a_run_and_its_id_is_used_once(runs):

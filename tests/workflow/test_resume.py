@@ -96,7 +96,7 @@ async def test_a_run_that_has_its_answer_is_not_begun_anew(workflow, tmp_path, m
         model = ScriptedModel([plan(step(1, "add", a=1, b=1), step(2, "add", a=2, b=2)), "Both.", "Both."])
         async with workflow(library, model) as flow:
             with monkeypatch.context() as patched:
-                patched.setattr("ferrule.workflow.workflow.WorkflowRun.finish", lambda _: 1 / 0)
+                patched.setattr("ferrule.workflow.plan_runner.PlanRunner.finish", lambda _: 1 / 0)
                 with pytest.raises(ZeroDivisionError):
                     await flow.run("Go", run_id="r")
             done = await flow.resume("r")

@@ -25,6 +25,8 @@ from ferrule.agent.answer import (
     log_listener_errors,
 )
 from ferrule.agent.budget import BudgetedModel, NeedsPerson, RunBudget, RunLimits
+from ferrule.agent.calls import RunCall, RunCalls
+from ferrule.agent.control_tools import CONTROL_TOOLS
 from ferrule.agent.formats import (
     DecisionFormat,
     OutputType,
@@ -42,7 +44,6 @@ from ferrule.agent.prompts import (
     system_prompt,
     warnings_from_earlier_runs,
 )
-from ferrule.agent.recovery import answer_interrupted_calls, restore_memory
 from ferrule.agent.requests import (
     Answers,
     ApprovalDecisions,
@@ -53,8 +54,6 @@ from ferrule.agent.requests import (
 from ferrule.agent.run import RUN_PREFIX, Run, lock_run
 from ferrule.agent.toolbox import (
     AgentLibrary,
-    CallResolver,
-    ResolvedCall,
     Toolbox,
     ToolOffer,
     policy_of_run,
@@ -73,7 +72,7 @@ from ferrule.core.names import did_you_mean
 from ferrule.core.permission import CallPolicy, Principal
 from ferrule.errors import BudgetSpent, ModelError, RequestTooLong, SetupError
 from ferrule.library.library import UnifiedToolLibrary
-from ferrule.library.subagent import ToolSubAgent
+from ferrule.library.meta_tools import META_TOOLS
 from ferrule.models.choose import choose_model
 from ferrule.models.retry import RetryingModel, close_model
 from ferrule.policy.approvals import Person, check_person
@@ -146,6 +145,9 @@ class Agent:
         self._core, self._schema_tokens = tuple(core_tools), schema_tokens
         self._control_tools = frozenset((["ask_user"] if person else []) if control_tools is None else control_tools)
         self._toolbox = self._make_toolbox(None if tools is None else register_functions(self.library, tools))
+        self._unchecked_tools = {tool for tool in tools or () if isinstance(tool, str)}
+        if self.library.engine.is_open:
+            self._check_tools()
         self._paused = PausedRuns()
 
     # Tools
@@ -161,11 +163,21 @@ class Agent:
 
     def load_tools_by_config(self, tool_names: Collection[str]) -> None:
         """Restrict the agent to these tools, replacing any earlier restriction. Names may have wildcards."""
-        snapshot, engine = self.library.engine.registry.snapshot(), self.library.engine
-        for name in tool_names:
-            if not (snapshot.may_contain(name) or set(name) & set("*?[") or engine.may_discover(name)):
-                raise SetupError(f"There is no tool {name!r}.{did_you_mean(name, snapshot.by_id)}")
+        self._unchecked_tools = set(tool_names)
+        self._check_tools()
         self._toolbox = self._make_toolbox(tool_names)
+
+    def _check_tools(self) -> None:
+        """Raise SetupError for a name that is no tool's, unless a server that is being listed may bring the tool."""
+        engine = self.library.engine
+        snapshot = engine.registry.snapshot()
+        existing = {name for name in self._unchecked_tools if snapshot.may_contain(name) or set(name) & set("*?[")}
+        self._unchecked_tools -= {*existing, *CONTROL_TOOLS, *META_TOOLS}
+        if unknown := sorted(name for name in self._unchecked_tools if not engine.may_discover(name)):
+            raise SetupError(
+                f"There is no tool {unknown[0]!r}.{did_you_mean(unknown[0], snapshot.by_id)} "
+                "Register the tool in the library first, or correct the name."
+            )
 
     @property
     def active_resources(self) -> dict[str, Any]:
@@ -385,22 +397,25 @@ class Agent:
         self, run: Run, on_event: OnEvent | None, budget: RunBudget, output: OutputType | None = None
     ) -> ActiveRun:
         engine, memory = self.library.engine, None
+        if self._unchecked_tools:
+            await engine.wait_for_discovery()
+            self._check_tools()
         events = budget.attach(engine, self._toolbox.principal, run.id)
         run.costs = budget.run_costs
         if self.memory:
             memory = await self.library.create_run_memory(
                 run.context, max_retries=self.limits.max_retries, permissions=self._toolbox.permissions
             )
-        subagent = ToolSubAgent(
-            self.name,
+        calls = RunCalls(
+            run.id,
             engine,
-            conversation_id=run.id,
+            self._toolbox,
+            name=self.name,
             principal=self._toolbox.principal,
-            caller=self._toolbox,
             memory=memory,
             policy=policy_of_run(run, engine.policy if self.policy is None else self.policy, engine.registry),
             model=BudgetedModel(self.model, budget),
-            priority=self.limits.priority,
+            budget=budget,
         )
         permissions, snapshot = self._toolbox.permissions, engine.registry.snapshot()
         run.context.available_tools = [*map(permissions.permitted_spec, permissions.select_tools(snapshot).values())]
@@ -410,12 +425,11 @@ class Agent:
         return ActiveRun(
             run,
             model=BudgetedModel(self.model, budget, asks_for_more=True),
-            engine=engine,
-            subagent=subagent,
-            resolver=CallResolver(self.library.hub, self._toolbox),
+            calls=calls,
+            toolbox=self._toolbox,
             requests=RunRequests(run, engine, budget, self.person),
+            paused=self._paused,
             budget=budget,
-            memory=memory,
             listener=log_listener_errors(on_event),
             events=events,
             reply_format=reply_format,
@@ -431,6 +445,7 @@ class Agent:
                 while run.state is AgentState.RUNNING:
                     await self._take_turn(active)
             except ModelError as error:
+                run.has_model_failed = not isinstance(error, BudgetSpent)
                 active.stop(str(error))
             except BaseException as error:
                 run.interrupt(error)
@@ -438,14 +453,14 @@ class Agent:
             finally:
                 if run.state is not AgentState.WAITING:
                     await active.end_tool_use()
-            answer = data["answer"] = active.emit_answer()
+            answer = data["answer"] = await active.emit_answer()
         return answer
 
     async def _resolve_open_calls(self, active: ActiveRun, answer: Answers, approvals: ApprovalDecisions) -> None:
         """Give the open calls of an interrupted or waiting run their results, as far as people have replied."""
         run, registry = active.run, self.library.engine.registry
         await self._toolbox.prepare(run.topic)
-        restore_memory(run, active.memory, registry)
+        await active.calls.restore(run)
         require_question(run, answer)
         if run.state in (AgentState.FINISHED, AgentState.STOPPED):
             return
@@ -453,23 +468,16 @@ class Agent:
             active.begin_tool_use(tool)  # so that the tool is released when the run ends
         run.set_running()
         # Only the agent that paused the run has the secrets of its calls, not the store.
-        calls = {call.id: call for call in self._paused.pop(run) or ()}
-        run.open_calls = [calls.get(call.id, call) for call in run.open_calls]
+        paused = {call.id: call for call in self._paused.pop(run) or ()}
+        run.open_calls = [paused.get(call.id, call) for call in run.open_calls]
         offer = self._toolbox.offer(run.topic)
-        await answer_interrupted_calls(active, offer)
-        replies, refusal = await active.requests.match_replies(answer, approvals)
-        if refusal is not None:
-            active.stop(refusal)
-            return
-        await active.apply_replies(replies, offer)
-        if not run.is_waiting:
+        without_result = [call for call in run.open_calls if call.id not in {*run.answers, *run.questions}]
+        calls = [call for call in without_result if active.calls.was_made(call.id) or call.id not in run.approvals]
+        await active.execute_calls([self._toolbox.resolve(call, offer) for call in calls], offer)
+        await active.apply_replies(*await active.requests.match_replies(answer, approvals), offer)
+        await active.ask_person(offer)
+        if run.state is AgentState.RUNNING:
             active.end_if_finished()
-        else:
-            self._pause(run)
-
-    def _pause(self, run: Run) -> None:
-        run.wait()
-        self._paused.add(run, run.open_calls)
 
     async def _take_turn(self, active: ActiveRun) -> None:
         run = active.run
@@ -482,20 +490,20 @@ class Agent:
         try:
             reply = await self._ask_model(active, offer)
         except NeedsPerson as needs:
-            await active.request_extension(needs)
+            run.wait_for(needs.request)
+            await active.ask_person(offer)
             return
         except BudgetSpent as spent:  # the run can continue when there is money again
             text = explain_stop(run.context, str(spent), language=detect_language(run.task))
             run.end(AgentState.INTERRUPTED, text, str(spent))
             return
         parsed = active.format.parse(run, reply, offer)
-        resolver = active.resolver
         calls = reject_calls_over_limit(run, assign_call_ids(run, parsed.calls), self.limits)
-        resolved = [resolver.resolve(call, offer) for call in calls]
+        resolved = [self._toolbox.resolve(call, offer) for call in calls]
         for each in resolved:  # what calls pass to tools as a secret is removed from every stored entry
             if each.target is not None and each.target[1].secret_names:
                 run.secrets.add_params(each.call.arguments, each.target[1].secret_names)
-        redacted = assistant_message(parsed.text, [resolver.redact(call) for call in resolved])
+        redacted = assistant_message(parsed.text, [active.calls.redact(call) for call in resolved])
         message = assistant_message(parsed.text, calls)
         cost = active.budget.reply_cost
         run.add_reply(message, calls, reply.usage, redacted=redacted, source=parsed.source, cost=cost)
@@ -519,7 +527,8 @@ class Agent:
             try:
                 reply = await active.model.generate(ModelRequest(messages=run.messages), on_text)
             except NeedsPerson as needs:
-                await active.request_extension(needs)
+                run.wait_for(needs.request)
+                await active.ask_person(self._toolbox.offer(run.topic))
                 continue
             message, text = assistant_message(reply.text), reply.text.strip()
             run.add_reply(message, [], reply.usage, redacted=message, cost=active.budget.reply_cost)
@@ -550,13 +559,12 @@ class Agent:
                 if not active.format.shorten_history():
                     raise
 
-    async def _execute_calls(self, active: ActiveRun, offer: ToolOffer, calls: Sequence[ResolvedCall]) -> None:
+    async def _execute_calls(self, active: ActiveRun, offer: ToolOffer, calls: Sequence[RunCall]) -> None:
         run, active.empty_replies = active.run, 0
         before = len(run.steps)
         await active.execute_calls(calls, offer)
-        if run.is_waiting:
-            self._pause(run)
-        elif not active.end_if_finished():
+        await active.ask_person(offer)
+        if run.state is AgentState.RUNNING and not active.end_if_finished():
             has_success = any(step.is_success for step in run.steps[before:])
             active.failed_turns = 0 if has_success else active.failed_turns + 1
             is_due = active.failed_turns > 0 and active.failed_turns % FAILED_TURNS_BEFORE_BRIEFING == 0

@@ -351,6 +351,8 @@ class AgentAnswer(Generic[OutputT]):
     """Calls that wait for approval, and budgets that wait for an extension."""
     reason: str = ""
     """Why the run stopped, if it did."""
+    has_model_failed: bool = False
+    """Whether it stopped because the model gave no reply."""
     errors: tuple[str, ...] = ()
     """Problems that did not stop the run, and why it stopped."""
     usage: Usage = field(default_factory=Usage)

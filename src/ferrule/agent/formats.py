@@ -188,7 +188,8 @@ class ToolCallFormat:
             return ParsedReply(text=_text_without_calls(reply, reading), calls=reply.tool_calls)
         if reading.calls:
             return ParsedReply(text=remove_empty_markup(reading.text), calls=reading.calls, source=reading.source)
-        return _check_answer(_extract_final_answer(reading.text), run, offer)
+        answer = reading.text.rpartition("Final Answer:")[2].strip()  # some models write their reasoning before it
+        return _check_answer(answer or reading.text, run, offer)
 
 
 class DecisionFormat:
@@ -212,7 +213,9 @@ class DecisionFormat:
         return False  # the prompt is short already
 
     def request(self, run: Run, offer: ToolOffer, *, may_call: bool = True) -> ModelRequest:
-        prompt = self.create_contextual_decision_prompt(_with_visible_tools_first(run.context, offer))
+        visible = _list_visible_tools(offer)
+        tools = sorted(run.context.available_tools, key=lambda spec: spec.tool_id not in visible)
+        prompt = self.create_contextual_decision_prompt(replace(run.context, available_tools=tools))
         corrections = [m for m in run.messages[-1:] if m["role"] == "user" and m["content"] != run.task]
         return ModelRequest(messages=[*run.messages[:1], user_message(prompt), *corrections])
 
@@ -224,13 +227,6 @@ class DecisionFormat:
         except ModelError as error:
             return ParsedReply(text=reply.text, correction=str(error))
         return _convert_decision(decision, run, offer)
-
-
-def _with_visible_tools_first(context: ExecutionContext, offer: ToolOffer) -> ExecutionContext:
-    """Return the context with the tools first whose schemas would be shown to a model that calls tools."""
-    visible = _list_visible_tools(offer)
-    tools = sorted(context.available_tools, key=lambda spec: spec.tool_id not in visible)
-    return replace(context, available_tools=tools)
 
 
 def _list_visible_tools(offer: ToolOffer) -> list[str]:
@@ -355,12 +351,6 @@ def _check_answer(text: str, run: Run, offer: ToolOffer) -> ParsedReply:
         last.endswith((":", "：", "…", "...")) or _TOOL_WORD.search(last) or any(name in last for name in offer.actions)
     )
     return ParsedReply(text=text, correction=texts.no_answer if is_intention else None, is_answer_if_repeated=True)
-
-
-def _extract_final_answer(text: str) -> str:
-    """Return the answer without the reasoning that some models write before it."""
-    _, mark, answer = text.rpartition("Final Answer:")
-    return answer.strip() if mark and answer.strip() else text
 
 
 _MAX_ID_LENGTH: Final = 200

@@ -22,7 +22,7 @@ from ferrule.texts.error_messages import translate_error
 from ferrule.texts.fixed_replies import DENIED, SETUP_SUGGESTIONS, STOP_REPORT
 from ferrule.texts.language import detect_language
 from ferrule.texts.numbers import find_numbers
-from ferrule.texts.phrases import find_tool_phrases
+from ferrule.texts.phrases import DATA_FILE, find_tool_phrases
 from ferrule.texts.prompts import PromptTexts, prompt_texts
 from ferrule.texts.shorten import estimate_tokens, first_sentence, shorten, single_line
 
@@ -346,11 +346,13 @@ def suggest_missing_setup(question: str, waiting: Iterable[Tool]) -> str:
     texts, words = SETUP_SUGGESTIONS[detect_language(question)], significant_terms(question)
     matches = {tool: _count_matches(words, _terms_of_tool(tool.spec)) for tool in waiting if tool.needs}
     actions = [action.partition("__")[0] for action, *_ in find_tool_phrases(question)]
-    best = next((tool for tool in matches if tool.id in actions), None)
+    table = DATA_FILE.search(question)
+    best = next((t for t in matches if t.id in actions or (table and table[1].lower() in t.spec.tags)), None)
+    is_certain = best is not None
     best = best or max(matches, key=lambda tool: (matches[tool], -len(tool.id)), default=None)
-    if best is None or not (matches[best] or best.id in actions):
+    if best is None or not (matches[best] or is_certain):
         is_calculation = "%" in question or len(find_numbers(question)) > 1
-        asks_for_fact = not is_calculation and _FACT_QUESTION.match(question.strip()) is not None
+        asks_for_fact = not (is_calculation or table) and _FACT_QUESTION.match(question.strip()) is not None
         searching = (tool for tool in matches if _SEARCHES_THE_WEB.issubset(tool.spec.tags))
         best = min(searching, key=lambda tool: len(tool.id), default=None) if asks_for_fact else None
     settings = list(dict.fromkeys(_SETTING.findall(best.needs))) if best is not None else []

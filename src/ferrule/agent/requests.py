@@ -6,9 +6,9 @@ that people have given in the meantime.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections import OrderedDict
+import time
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
@@ -29,6 +29,8 @@ Answers: TypeAlias = Mapping[str, str] | str | None
 ApprovalDecisions: TypeAlias = Mapping[str, Approval | bool] | bool | None
 """Decisions by call or step id; a single value decides about all requests of a run."""
 MAX_PAUSED_RUNS: Final = 1_000
+MAX_REQUESTS_PER_CALL: Final = 3
+"""How often the person is asked about one call or one step."""
 
 
 class RunRequests:
@@ -36,40 +38,73 @@ class RunRequests:
 
     def __init__(self, run: Run, engine: ToolEngine, budget: RunBudget, person: Person | None) -> None:
         self._run, self._engine, self._budget, self._person = run, engine, budget, person
-        self._lock = asyncio.Lock()
+        self._counts: Counter[str] = Counter()
+        """How often the person was asked about a call or a budget."""
         self._decided: dict[str, ApprovalRequest] = {}
         """By approval id: calls with the same arguments have one request, which is decided once."""
 
-    async def ask(self, request: HumanRequest) -> HumanReply | None:
-        """Ask the person, and record a decision. Return None without a reply: the run then waits."""
-        reply = await self._ask_person(request)
-        if isinstance(request, ApprovalRequest) and isinstance(reply, Approval):
-            return await self.decide(request, reply)
-        return reply if isinstance(reply, str) else None
+    async def ask_person(self) -> tuple[dict[str, HumanReply], str | None]:
+        """Ask the person at hand for all that the run waits for. Return the replies as `match_replies` does.
 
-    async def ask_for_more(self, request: ApprovalRequest) -> str | None:
-        """Ask the person for more money. Return why the run must stop, if the person refuses it.
-
-        Raises LookupError while nobody has decided.
+        A request without a reply is not repeated. A call that needs another approval asks again, up to a limit. The
+        time that the person takes does not count.
         """
-        return await self.decide_extension(request, await self._ask_person(request))
+        started, replies = time.monotonic(), dict[str, Any]()
+        requests: dict[str, HumanRequest] = {**self._run.questions, **self._run.approvals}
+        for key, request in requests.items():
+            # A budget may be exceeded often in a long run, and each time the request is another one.
+            subject = (
+                request.approval_id if isinstance(request, ApprovalRequest) and is_extension_request(request) else key
+            )
+            if self._counts[subject] < MAX_REQUESTS_PER_CALL:
+                reply = await self._ask(request)
+                self._counts[subject] += 1 if reply is not None else MAX_REQUESTS_PER_CALL
+                replies |= {} if reply is None else {key: reply}
+        self._budget.exclude_time(time.monotonic() - started)
+        return await self._apply(replies)
 
-    async def _ask_person(self, request: HumanRequest) -> Any:
+    async def match_replies(
+        self, answer: Answers, decisions: ApprovalDecisions
+    ) -> tuple[dict[str, HumanReply], str | None]:
+        """Return the replies to what the run waits for, by call id, and why the run must stop if a person wants that.
+
+        Budgets are extended. A budget that is still spent is asked about again when the model is needed.
+        """
+        run = self._run
+        answers = dict.fromkeys([*run.questions][:1], answer) if isinstance(answer, str) else answer or {}
+        approvals = decisions if isinstance(decisions, Mapping) else dict.fromkeys(run.approvals, decisions)
+        replies = await self._apply({**answers, **approvals})
+        run.approvals = {key: each for key, each in run.approvals.items() if not is_extension_request(each)}
+        return replies
+
+    async def _apply(self, values: Mapping[str, Any]) -> tuple[dict[str, HumanReply], str | None]:
+        """Record decisions, and return the replies to what the run waits for: these, or given elsewhere before."""
+        run, refusal = self._run, None
+        replies: dict[str, HumanReply] = {key: values[key] for key in run.questions if isinstance(values.get(key), str)}
+        for key, request in list(run.approvals.items()):
+            if is_extension_request(request):
+                with suppress(LookupError):  # it is pending
+                    refusal = await self._decide_extension(request, values.get(key)) or refusal
+                    del run.approvals[key]
+            elif (decided := await self._decide(request, values.get(key))).state != "pending":
+                replies[key] = decided
+        return replies, refusal
+
+    async def _ask(self, request: HumanRequest) -> Any:
         """Return the reply of the person, or None without a person or a reply, or if asking fails."""
         if self._person is None:
             return None
-        async with self._lock:
-            try:
-                if isinstance(request, Question):
-                    return await ask_for_answer(self._person, request)
-                return await ask_for_approval(self._person, request)
-            except SetupError:
-                raise
-            except Exception:
-                logger.exception("run=<%s> | the person could not be asked, so the run waits", self._run.id)
-                return None
+        try:
+            if isinstance(request, Question):
+                return await ask_for_answer(self._person, request)
+            return await ask_for_approval(self._person, request)
+        except SetupError:
+            raise
+        except Exception:
+            logger.exception("run=<%s> | the person could not be asked, so the run waits", self._run.id)
+            return None
 
-    async def decide(self, request: ApprovalRequest, decision: Approval | bool | None) -> ApprovalRequest:
+    async def _decide(self, request: ApprovalRequest, decision: Approval | bool | None) -> ApprovalRequest:
         """Record a decision about a call, and return the request as it was decided: now, or elsewhere before."""
         approval_id = request.approval_id
         if approval_id in self._decided:
@@ -81,35 +116,13 @@ class RunRequests:
             current = self._decided[approval_id] = await approvals.record_decision(approval_id, decision)
         return current
 
-    async def decide_extension(self, request: ApprovalRequest, decision: Approval | bool | None) -> str | None:
+    async def _decide_extension(self, request: ApprovalRequest, decision: Approval | bool | None) -> str | None:
         """Extend a budget as a person has decided. Return why the run must stop, if the person refused.
 
         Raises LookupError while the request is pending.
         """
         approval = Approval(allowed=decision) if isinstance(decision, bool) else decision
         return await self._engine.costs.apply_decision(self._budget.payer, request, approval)
-
-    async def match_replies(
-        self, answer: Answers, decisions: ApprovalDecisions
-    ) -> tuple[dict[str, HumanReply], str | None]:
-        """Return the replies to what the run waits for, by call id, and why the run must stop if a person wants that.
-
-        Budgets are extended. A budget that is still spent is asked about again when the model is needed.
-        """
-        run, refusal = self._run, None
-        replies: dict[str, HumanReply] = {}
-        if answer is not None:
-            answers = dict.fromkeys([*run.questions][:1], answer) if isinstance(answer, str) else answer
-            replies |= {call_id: text for call_id, text in answers.items() if call_id in run.questions}
-        for call_id, request in list(run.approvals.items()):
-            decision = decisions.get(call_id) if isinstance(decisions, Mapping) else decisions
-            if is_extension_request(request):
-                del run.approvals[call_id]
-                with suppress(LookupError):
-                    refusal = await self.decide_extension(request, decision) or refusal
-            elif (decided := await self.decide(request, decision)).state != "pending":
-                replies[call_id] = decided
-        return replies, refusal
 
 
 def require_question(run: Run, answer: Answers) -> None:

@@ -86,6 +86,7 @@ class Run:
         self.approvals: dict[str, ApprovalRequest] = {}
         self.text = ""
         self.reason = ""
+        self.has_model_failed = False
         self.finish_message: str | None = None
         """The message of `finish_task`; None until it is called."""
         self.value: Any = NO_OUTPUT
@@ -245,6 +246,13 @@ class Run:
             fields["cost"] = cost
         self._write("message", **fields)
 
+    def wait_for(self, request: ApprovalRequest | Question) -> None:
+        """Note what a person must decide or answer before the run can go on."""
+        if isinstance(request, Question):
+            self.questions[request.call_id] = request
+        else:
+            self.approvals[request.call_id] = request
+
     def wait(self) -> None:
         """Let the run wait for people. A resumed run that waits for the same as before writes nothing."""
         self.state = AgentState.WAITING
@@ -286,6 +294,7 @@ class Run:
             questions=tuple(self.questions.values()),
             approvals=tuple(self.approvals.values()),
             reason=self.reason,
+            has_model_failed=self.has_model_failed,
             errors=(self.reason,) if self.reason and self.state is AgentState.STOPPED else (),
             summary=dict(summary),
             value=self.value,
@@ -319,6 +328,7 @@ class Run:
 
     def _apply_end(self, state: AgentState, text: str, reason: str) -> None:
         self.state, self.text, self.reason = state, text, reason
+        self.questions, self.approvals = {}, {}
         if self.workflow is not None and text:  # the answer of the loop is the model's last message
             self.messages.append(assistant_message(text))
 
@@ -391,18 +401,13 @@ class Run:
             elif step.tool_id == "finish_task" and step.success:
                 self.finish_message = str(step.arguments.get("message", ""))
         elif kind == "wait":
-            self.state = AgentState.WAITING
-            self._replay_requests(entry)
+            self.state, questions, approvals = AgentState.WAITING, entry["questions"], entry["approvals"]
+            self.questions = {q["call_id"]: Question(**{**q, "options": tuple(q["options"])}) for q in questions}
+            self.approvals = {request["call_id"]: ApprovalRequest(**request) for request in approvals}
         elif kind == "plan":
             self.plan, self.state = Plan.from_dict(entry["plan"]), AgentState.RUNNING
         elif kind == "end":
             self._apply_end(AgentState(entry["state"]), entry["text"], entry["reason"])
-            self._replay_requests(entry)
-
-    def _replay_requests(self, entry: Mapping[str, Any]) -> None:
-        questions, approvals = entry.get("questions", ()), entry.get("approvals", ())
-        self.questions = {q["call_id"]: Question(**{**q, "options": tuple(q["options"])}) for q in questions}
-        self.approvals = {r["call_id"]: ApprovalRequest(**r) for r in approvals}
 
     def _replay_message(self, entry: Mapping[str, Any]) -> None:
         message = entry["message"]

@@ -13,24 +13,23 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any, Final
 
+from ferrule.agent.calls import RunCall, unwrap_call_tool
 from ferrule.agent.control_tools import CONTROL_TOOLS, control_tools
 from ferrule.agent.run import Run
 from ferrule.catalog.model_schemas import NamedAction, estimate_schema_tokens
 from ferrule.catalog.registry import RegistrySnapshot, ToolRegistry
 from ferrule.core.call import Progress, ToolExecutionContext, ToolExecutionResult
-from ferrule.core.messages import Schema, ToolCall, decode_tool_call
+from ferrule.core.messages import Schema, ToolCall
 from ferrule.core.model import Model, selects_tools
 from ferrule.core.permission import CallPolicy, Decision, Principal, matches_any
 from ferrule.core.spec import Tool, ToolCapability
 from ferrule.engine import ToolEngineConfig
 from ferrule.engine.config import NO_FOLDER
 from ferrule.errors import SetupError
-from ferrule.hub import ToolHub
 from ferrule.kinds.function.tools import collect_tools
 from ferrule.kinds.skill.folder import SkillFolder
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.library.meta_tools import META_TOOLS, make_meta_tools
-from ferrule.memory.call_identity import identify_call
 from ferrule.parsing import KnownTools
 from ferrule.policy.policy import Policy
 from ferrule.texts.language import detect_language
@@ -243,6 +242,34 @@ class Toolbox:
         hits = self._library.index.search_actions(task, _MAX_CANDIDATES, is_visible=is_visible)
         return [by_action[hit.tool.id, hit.action] for hit in hits]
 
+    def resolve(self, original: ToolCall, offer: ToolOffer) -> RunCall:
+        """Return the call with the tool that it refers to.
+
+        A policy can only decide about tools that are known, so every name is resolved before a person is asked: the
+        name in a schema, the name of an action alone, any other name the library knows, and `call_tool`, which wraps
+        another call.
+        """
+        call = unwrap_call_tool(original)
+        if call.error is not None:
+            return RunCall(call=call, original=original)
+        target = offer.actions.get(call.name)
+        own = self.get_own_tool(call.name)
+        if own is not None:
+            target = target or (own, own.spec.capabilities[0])
+            return RunCall(call=call, original=original, target=target, candidates=(target,))
+        name, action = (call.name, None) if target is None else (target[0].id, target[1].name)
+        candidates = [(c.tool, c.capability) for c in self._library.hub.find_by_name(name, action)]
+        if target is not None or not candidates:
+            return RunCall(call=call, original=original, target=target, candidates=candidates)
+        candidates = [candidate for candidate in candidates if self.permissions.may_call(*candidate)]
+        if not candidates:  # the engine refuses it, and names only what the model has named
+            return RunCall(call=call, original=original)
+        names = dict.fromkeys(tool.spec.model_name(capability) for tool, capability in candidates)
+        if len(names) > 1:
+            error = f"{call.name!r} may mean {' or '.join(names)}: write which one you mean."
+            return RunCall(call=replace(call, error=error), original=original)
+        return RunCall(call=call, original=original, target=candidates[0], candidates=candidates)
+
     async def execute(
         self,
         tool_name: str,
@@ -336,103 +363,6 @@ class AgentLibrary:
             with suppress(Exception):
                 await earlier
         await change
-
-
-# Finding the tool that a model's call refers to.
-#
-# A policy can only decide about tools that are known, so every name is resolved here before a person is asked: the name
-# in a schema, the name of an action alone, any other name the library knows, and `call_tool`, which wraps another call.
-
-CALL_TOOL: Final = "call_tool"
-_NAME_MISSING: Final = "call_tool needs `name`, the name of a tool as search_tools gave it, and `arguments`, an object."
-
-
-@dataclass(frozen=True)
-class ResolvedCall:
-    """A call of a model with the tool it refers to."""
-
-    original: ToolCall
-    """As the model wrote it."""
-    call: ToolCall
-    """As it is executed: without `call_tool` around it."""
-    target: tuple[Tool, ToolCapability] | None = None
-    """None for an unknown tool."""
-    candidates: Sequence[tuple[Tool, ToolCapability]] = ()
-    """All tools that may be tried for this call, in order."""
-
-    @property
-    def tool_id(self) -> str:
-        return self.call.name if self.target is None else self.target[0].id
-
-    @property
-    def action(self) -> str | None:
-        return None if self.target is None else self.target[1].name
-
-    @property
-    def model_name(self) -> str:
-        """Return the name of the tool for models."""
-        return self.call.name if self.target is None else self.target[0].spec.model_name(self.target[1])
-
-    @cached_property
-    def key(self) -> Any:
-        """Return what the call is compared by."""
-        assert self.target is not None, "only calls of tools that are known are compared"
-        return identify_call(*self.target, self.call.arguments).key
-
-
-class CallResolver:
-    """Finds the tools that calls refer to."""
-
-    def __init__(self, hub: ToolHub, toolbox: Toolbox) -> None:
-        self._hub, self._toolbox = hub, toolbox
-
-    def resolve(self, original: ToolCall, offer: ToolOffer) -> ResolvedCall:
-        call = _unwrap_call_tool(original)
-        if call.error is not None:
-            return ResolvedCall(original, call)
-        target = offer.actions.get(call.name)
-        own = self._toolbox.get_own_tool(call.name)
-        if own is not None:
-            target = target or (own, own.spec.capabilities[0])
-            return ResolvedCall(original, call, target, (target,))
-        name, action = (call.name, None) if target is None else (target[0].id, target[1].name)
-        candidates = [(c.tool, c.capability) for c in self._hub.find_by_name(name, action)]
-        if target is not None or not candidates:
-            return ResolvedCall(original, call, target, candidates)
-        permitted = [candidate for candidate in candidates if self._toolbox.permissions.may_call(*candidate)]
-        if not permitted:  # the engine refuses it, and names only what the model has named
-            return ResolvedCall(original, call)
-        candidates = permitted
-        names = dict.fromkeys(tool.spec.model_name(capability) for tool, capability in candidates)
-        if len(names) > 1:
-            error = f"{call.name!r} may mean {' or '.join(names)}: write which one you mean."
-            return ResolvedCall(original, replace(call, error=error))
-        return ResolvedCall(original, call, candidates[0], candidates)
-
-    def redact(self, resolved: ResolvedCall) -> ToolCall:
-        """Return the original call without the arguments that its tool declares secret."""
-        original = resolved.original
-        if resolved.target is None or not resolved.target[1].secret_names:
-            return original
-        arguments = self._hub.engine.redact_arguments(resolved.tool_id, resolved.call.arguments, resolved.action)
-        return replace(original, arguments=_wrap_arguments(original, arguments))
-
-
-def _unwrap_call_tool(call: ToolCall) -> ToolCall:
-    """Return the call inside `call_tool`, which is executed instead."""
-    while call.name == CALL_TOOL and call.error is None:
-        name = call.arguments.get("name")
-        if not isinstance(name, str) or not name:
-            return replace(call, error=_NAME_MISSING)
-        call = decode_tool_call(name, call.arguments.get("arguments") or {}, id=call.id)
-    return call
-
-
-def _wrap_arguments(call: ToolCall, arguments: dict[str, Any]) -> dict[str, Any]:
-    if call.name != CALL_TOOL:
-        return arguments
-    inner = decode_tool_call(str(call.arguments["name"]), call.arguments.get("arguments") or {})
-    return {**call.arguments, "arguments": _wrap_arguments(inner, arguments)}
 
 
 def policy_of_run(run: Run, policy: CallPolicy, registry: ToolRegistry) -> CallPolicy:

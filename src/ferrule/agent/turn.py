@@ -30,30 +30,26 @@ from ferrule.agent.answer import (
     StepResult,
 )
 from ferrule.agent.budget import NeedsPerson, RunBudget
+from ferrule.agent.calls import RunCall, RunCalls
 from ferrule.agent.control_tools import ASK_USER, FINISH_TASK
 from ferrule.agent.formats import MAX_OUTPUT_ATTEMPTS, OutputType, ReplyFormat
 from ferrule.agent.prompts import explain_stop
-from ferrule.agent.requests import HumanReply, RunRequests
+from ferrule.agent.requests import HumanReply, PausedRuns, RunRequests
 from ferrule.agent.run import Run
-from ferrule.agent.toolbox import CallResolver, ResolvedCall, ToolOffer
+from ferrule.agent.toolbox import Toolbox, ToolOffer
 from ferrule.core.call import Progress, ToolExecutionResult
 from ferrule.core.content import encode_json
 from ferrule.core.events import RunEvents
-from ferrule.core.messages import ToolCall, text_of_message, user_message
+from ferrule.core.messages import text_of_message, user_message
 from ferrule.core.model import Model, can_reason
 from ferrule.core.patterns import lazy_pattern
 from ferrule.core.spec import Tool
-from ferrule.engine import ToolEngine
 from ferrule.errors import (
-    APPROVAL_REQUIRED,
     KNOWN_FAILURE,
     PERMISSION_DENIED,
-    TIMEOUT,
     TOOL_NOT_FOUND,
     VALIDATION_ERROR,
 )
-from ferrule.library.subagent import ToolSubAgent
-from ferrule.memory import RunMemory
 from ferrule.memory.run_memory import VOLATILE_NAME
 from ferrule.policy.approvals import ApprovalRequest, Question
 from ferrule.texts.language import detect_language
@@ -63,8 +59,6 @@ logger = logging.getLogger("ferrule.agent")
 
 T = TypeVar("T")
 
-REFUSED_BY_USER: Final = "The user refused this call."
-TIME_IS_UP: Final = "This call was cancelled: the time limit of the run was reached. Its outcome is unknown."
 _REPEATED_ON_PURPOSE = lazy_pattern(
     rf"{VOLATILE_NAME.pattern}|(^|[_\W])(again|append|click|draw|flip|increment|insert|move|press|refresh|repeat|roll"
     r"|scroll|shuffle|step|tap|toggle|undo|redo)([_\W]|$)",
@@ -77,8 +71,6 @@ MAX_REPETITIONS: Final = 4
 """The run is stopped after this many turns in a row with only calls whose results the model has."""
 MAX_REFUSED_TURNS: Final = 3
 """The run is stopped after this many turns in a row with only calls that were refused and that the model repeats."""
-_SECONDS_TO_END: Final = 1.0
-"""For a call to end after its own timeout; then it is cancelled."""
 
 
 class ActiveRun:
@@ -89,23 +81,22 @@ class ActiveRun:
         run: Run,
         *,
         model: Model,
-        engine: ToolEngine,
-        subagent: ToolSubAgent,
-        resolver: CallResolver,
+        calls: RunCalls,
+        toolbox: Toolbox,
         requests: RunRequests,
+        paused: PausedRuns,
         budget: RunBudget,
-        memory: RunMemory | None,
         listener: OnEvent | None,
         events: RunEvents,
         reply_format: ReplyFormat,
         output: OutputType | None,
     ) -> None:
-        """`model` is the model as this run uses it. `subagent` executes its calls."""
-        self.run, self.engine, self.resolver, self.budget, self.memory = run, engine, resolver, budget, memory
+        """`model` is the model as this run uses it."""
+        self.run, self.calls, self.toolbox, self.budget, self.paused = run, calls, toolbox, budget, paused
         self.model, self.requests, self.listener, self.events = model, requests, listener, events
         self.format, self.output = reply_format, output
         self.rejected_outputs = self.empty_replies = self.failed_turns = 0
-        self._subagent, self._can_reason = subagent, can_reason(model)
+        self.engine, self.memory, self._can_reason = calls.engine, calls.memory, can_reason(model)
         self._used_tools: set[Tool] = set()
         self._last_results: dict[Any, tuple[int, str]] = {}
         """By call: the turn and the text of its last result, as long as nothing was changed since."""
@@ -167,27 +158,13 @@ class ActiveRun:
     def stop(self, reason: str) -> None:
         """End the run without an answer; its text says what was tried."""
         run = self.run
-        shown_reason = self.engine.store.get_run_secrets(run.id).redact(reason)
-        logger.info("run=<%s>, turns=<%d> | stopped: %s", run.id, run.turns, shown_reason)
+        logger.info("run=<%s>, turns=<%d> | stopped: %s", run.id, run.turns, run.secrets.redact(reason))
         run.end(AgentState.STOPPED, explain_stop(run.context, reason, language=detect_language(run.task)), reason)
 
-    def emit_answer(self) -> AgentAnswer[Any]:
-        answer = self.run.answer(self._subagent.get_brief_summary())
+    async def emit_answer(self) -> AgentAnswer[Any]:
+        answer = self.run.answer(await self.calls.summarize())
         self.emit(RunPaused(answer) if answer.state is AgentState.WAITING else RunEnded(answer))
         return answer
-
-    async def request_extension(self, needs: NeedsPerson) -> None:
-        """Ask for more money: the run continues with it, stops if a person refuses it, or waits for a decision."""
-        request = needs.request
-        assert isinstance(request, ApprovalRequest)
-        try:
-            refusal = await self.requests.ask_for_more(request)
-        except LookupError:
-            self.run.approvals[request.call_id] = request
-            self.run.wait()
-        else:
-            if refusal is not None:
-                self.stop(refusal)
 
     # The calls of a turn
 
@@ -204,49 +181,55 @@ class ActiveRun:
             return None
         return "the model kept repeating a call whose result it already had, even after it was told to answer"
 
-    async def execute_calls(self, calls: Sequence[ResolvedCall], offer: ToolOffer) -> None:
+    async def execute_calls(self, calls: Sequence[RunCall], offer: ToolOffer) -> None:
         """Execute the calls and record a result for each, or the question it waits for."""
         self._repetitions = self._repetitions + 1 if calls and all(map(self._find_last_result, calls)) else 0
         self._insistent_calls = 0
-        await self._execute_concurrently(calls, offer)
-        self._refused_turns = self._refused_turns + 1 if calls and self._insistent_calls == len(calls) else 0
-
-    async def _execute_concurrently(self, calls: Sequence[ResolvedCall], offer: ToolOffer) -> None:
         if len(calls) == 1:
             await self._execute_call(calls[0], offer)
-            return
-        chains = (self._execute_chain(chain, offer) for chain in _group_into_chains(calls))
-        # Not a TaskGroup: a fault in one chain must not cancel calls that are running in another.
-        for fault in await asyncio.gather(*chains, return_exceptions=True):
-            if fault is not None:
-                raise fault
+        else:
+            chains = (self._execute_chain(chain, offer) for chain in _group_into_chains(calls))
+            # Not a TaskGroup: a fault in one chain must not cancel calls that are running in another.
+            for fault in await asyncio.gather(*chains, return_exceptions=True):
+                if fault is not None:
+                    raise fault
+        self._refused_turns = self._refused_turns + 1 if calls and self._insistent_calls == len(calls) else 0
 
-    async def apply_replies(self, replies: Mapping[str, HumanReply], offer: ToolOffer) -> None:
-        """Continue the calls that people have replied to, by call id."""
+    async def _execute_chain(self, chain: Sequence[RunCall], offer: ToolOffer) -> None:
+        for call in chain:
+            await self._execute_call(call, offer)
+
+    async def ask_person(self, offer: ToolOffer) -> None:
+        """Ask the person at hand for what the run waits for, and continue; the run waits for what has no reply."""
+        run = self.run
+        while run.state is AgentState.RUNNING and run.is_waiting:
+            before = run.open_requests
+            await self.apply_replies(*await self.requests.ask_person(), offer)
+            if run.open_requests == before:
+                run.wait()
+                self.paused.add(run, run.open_calls)
+
+    async def apply_replies(self, replies: Mapping[str, HumanReply], refusal: str | None, offer: ToolOffer) -> None:
+        """Continue the calls that people have replied to, by call id; stop the run if they refuse it more money."""
+        if refusal is not None:
+            self.stop(refusal)
+            return
         waiting = {call.id: call for call in self.run.open_calls if call.id not in self.run.answers}
         for call_id, reply in replies.items():
-            resolved = self.resolver.resolve(waiting[call_id], offer)
+            resolved = self.toolbox.resolve(waiting[call_id], offer)
             if isinstance(reply, str):
-                self._record_user_answer(waiting[call_id], reply)
+                self._record_user_answer(resolved, reply)
             elif reply.state in ("used", "expired"):  # the call has no result: the person is asked again
                 await self._execute_call(resolved, offer)
+            elif resolved.call.error is not None and reply.state == "approved":
+                self._record_answer(resolved, resolved.call.error, error_type=VALIDATION_ERROR)
             else:
-                await self._apply_decision(resolved, offer, reply)
+                await self._execute(resolved, reply)
 
-    async def _apply_decision(self, resolved: ResolvedCall, offer: ToolOffer, request: ApprovalRequest) -> None:
-        """Execute a call that a person has approved, or record that the person refused it."""
-        if request.state == "refused":
-            text = f"{REFUSED_BY_USER} {request.decision_reason}".strip()
-            self._record_answer(resolved, text, error_type=PERMISSION_DENIED)
-        elif resolved.call.error is not None:
-            self._record_answer(resolved, resolved.call.error, error_type=VALIDATION_ERROR)
-        else:
-            await self._execute(resolved, offer, approval=request)
-
-    def _record_user_answer(self, call: ToolCall, text: str) -> None:
+    def _record_user_answer(self, resolved: RunCall, text: str) -> None:
         """Record the user's answer to a question. Calls that failed before may be tried again, now that it is known."""
-        result = ToolExecutionResult(is_success=True, tool_name=call.name, output={"result": text})
-        self._record_answer(ResolvedCall(call, call), text, result=result)
+        result = ToolExecutionResult(is_success=True, tool_name=resolved.tool_id, output={"result": text})
+        self._record_answer(resolved, text, result=result)
         if self.memory is not None:
             self.memory.clear_failures()
 
@@ -269,11 +252,7 @@ class ActiveRun:
             except Exception:
                 logger.exception("tool=<%s>, run=<%s> | could not release its resources", tool.id, self.run.id)
 
-    async def _execute_chain(self, chain: Sequence[ResolvedCall], offer: ToolOffer) -> None:
-        for call in chain:
-            await self._execute_call(call, offer)
-
-    async def _execute_call(self, resolved: ResolvedCall, offer: ToolOffer) -> None:
+    async def _execute_call(self, resolved: RunCall, offer: ToolOffer) -> None:
         name = resolved.original.name
         self._emit_start(resolved)
         if resolved.target is None and resolved.call.error is None:
@@ -281,16 +260,16 @@ class ActiveRun:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.budget.seconds_left):
                     await self.engine.wait_for_discovery(name)
-            resolved = self.resolver.resolve(resolved.original, offer)
+            resolved = self.toolbox.resolve(resolved.original, offer)
         if resolved.call.error is not None:
             self._reject_unreadable_call(resolved, resolved.call.error, offer)
         elif (text := self._find_last_result(resolved)) is not None:
             texts = prompt_texts(detect_language(self.run.task))
             self._record_answer(resolved, text, advice=texts.repeated)
         else:
-            await self._execute(resolved, offer)
+            await self._execute(resolved)
 
-    def _reject_unreadable_call(self, resolved: ResolvedCall, error: str, offer: ToolOffer) -> None:
+    def _reject_unreadable_call(self, resolved: RunCall, error: str, offer: ToolOffer) -> None:
         """Tell the model what is wrong with its call; if it has another call inside, that this one comes first."""
         run, name = self.run, resolved.original.name
         source = run.call_sources.get(resolved.call.id, "") if len(run.open_calls) == 1 else ""
@@ -302,7 +281,7 @@ class ActiveRun:
             self._hide_call(resolved)
         self._record_answer(resolved, error, error_type=VALIDATION_ERROR)
 
-    def _hide_call(self, resolved: ResolvedCall) -> None:
+    def _hide_call(self, resolved: RunCall) -> None:
         """Show only the result of a call that was written as text, and of those written like it.
 
         A small model that sees its call again writes it again, even where the tool is no longer offered.
@@ -311,7 +290,7 @@ class ActiveRun:
         if source := sources.get(resolved.call.id):
             sources |= {call_id: "" for call_id, text in sources.items() if text == source}
 
-    def _find_last_result(self, resolved: ResolvedCall) -> str | None:
+    def _find_last_result(self, resolved: RunCall) -> str | None:
         """Return the result that the model already has from the same call in an earlier turn.
 
         Tools that are called repeatedly on purpose are exempt: by their effects, or by their names. So is a model that
@@ -325,7 +304,7 @@ class ActiveRun:
         turn, text = self._last_results.get(resolved.key, (self.run.turns, ""))
         return text if turn < self.run.turns else None
 
-    def _remember_result(self, resolved: ResolvedCall, text: str) -> None:
+    def _remember_result(self, resolved: RunCall, text: str) -> None:
         if resolved.target is None or self.memory is None:
             return
         tool, capability = resolved.target
@@ -336,100 +315,51 @@ class ActiveRun:
         self._last_results[key] = self.run.turns, text
         self._all_results[key] = text
 
-    async def _execute(
-        self, resolved: ResolvedCall, offer: ToolOffer, *, approval: ApprovalRequest | None = None
-    ) -> None:
-        call = resolved.call
-        covers_call = (
-            approval is not None and approval.tool_id == resolved.tool_id
-        )  # or else a call that the tool makes
+    async def _execute(self, resolved: RunCall, approval: ApprovalRequest | None = None) -> None:
+        """Make a call and record its result, or what the run must ask a person for it."""
+        call, run = resolved.call, self.run
         if resolved.target is not None:
             self.begin_tool_use(resolved.target[0])
-        edited = approval.edited_arguments if approval is not None and covers_call else None
+        is_for_call = approval is not None and approval.tool_id == resolved.tool_id  # or else for one that it makes
+        edited = approval.edited_arguments if approval is not None and is_for_call else None
         if edited is not None:
             self._emit_start(resolved, edited)
-        approval_id = approval.approval_id if approval is not None and covers_call else None
-        result = await self._call_tool(resolved, approval_id)
+        try:
+            on_progress = None if self.listener is None else partial(self._emit_progress, resolved)
+            result = self.calls.find_result(resolved) or await self.calls.make(
+                resolved, approval, on_progress=on_progress
+            )
+        except NeedsPerson as needs:
+            run.wait_for(needs.request)
+            return
         if edited is not None:
-            resolved = replace(resolved, call=replace(call, arguments=edited))
-        if result.error_type == APPROVAL_REQUIRED and "approval_id" in result.metadata:
-            await self._request_approval(resolved, offer, result.metadata["approval_id"])
-        elif call.name == "ask_user" and result.system == ASK_USER:
-            await self._ask_question(resolved, result)
-        else:
-            if call.name == "finish_task" and result.system == FINISH_TASK:
-                self.run.finish_message = str(result.output.get("message", ""))
-            if result.is_success:
-                self._remember_result(resolved, result.text)
-            self._record_answer(resolved, result.text, result=result, advice=advice_for_model(result))
+            resolved = replace(resolved, call=replace(call, arguments=edited), redacted=None)
+        if call.name == "ask_user" and result.system == ASK_USER:
+            question, options = str(result.output["question"]), tuple(map(str, result.output["options"]))
+            run.wait_for(Question(call_id=call.id, text=question, options=options))
+            return
+        if call.name == "finish_task" and result.system == FINISH_TASK:
+            run.finish_message = str(result.output.get("message", ""))
+        if result.is_success:
+            self._remember_result(resolved, result.text)
+        self._record_answer(resolved, result.text, result=result, advice=advice_for_model(result))
 
-    def _emit_start(self, resolved: ResolvedCall, edited: Mapping[str, Any] | None = None) -> None:
+    def _emit_start(self, resolved: RunCall, edited: Mapping[str, Any] | None = None) -> None:
         """Say with which arguments a call is made: those of the model, or those that a person wants instead."""
         if self.listener is not None:
-            redacted = self.resolver.redact(resolved)
-            arguments = self._subagent.redact_arguments(resolved.original.name, redacted.arguments)
-            self.emit(CallStarted(replace(redacted, arguments=arguments if edited is None else dict(edited))))
+            call = self.calls.redact(resolved)
+            self.emit(CallStarted(call if edited is None else replace(call, arguments=dict(edited))))
 
-    async def _call_tool(self, resolved: ResolvedCall, approval_id: str | None) -> ToolExecutionResult:
-        """Call the tool. Its timeout does not include the wait for a slot. The time limit of the run does."""
-        seconds = self.budget.seconds_left
-        try:
-            async with asyncio.timeout(None if seconds is None else seconds + _SECONDS_TO_END):
-                return await self._subagent.execute(
-                    resolved.tool_id,
-                    resolved.call.arguments,
-                    self._timeout_for(resolved),
-                    action=resolved.action,
-                    tool_call_id=resolved.call.id,
-                    approval_id=approval_id,
-                    on_progress=None if self.listener is None else partial(self._emit_progress, resolved),
-                )
-        except TimeoutError:
-            return ToolExecutionResult(
-                is_success=False, tool_name=resolved.tool_id, error=TIME_IS_UP, error_type=TIMEOUT
-            )
-
-    def _emit_progress(self, resolved: ResolvedCall, progress: Progress) -> None:
-        call, secrets = (
-            self.resolver.redact(resolved),
-            self.engine.store.get_run_secrets(self.run.id),
-        )
+    def _emit_progress(self, resolved: RunCall, progress: Progress) -> None:
+        call, secrets = self.calls.redact(resolved), self.run.secrets
         if len(secrets):
             progress = replace(progress, message=secrets.redact(progress.message), data=secrets.redact(progress.data))
         event = CustomEvent(call, progress.event, progress.data) if progress.event else CallProgress(call, progress)
         self.emit(event)
 
-    def _timeout_for(self, resolved: ResolvedCall) -> float | None:
-        """Return a timeout in seconds with which no call outlasts the run. None means the tool's own timeout."""
-        seconds, engine = self.budget.seconds_left, self.engine
-        if seconds is None:
-            return None
-        timeout = None if resolved.target is None else resolved.target[0].spec.limits_of(resolved.target[1]).timeout
-        return min(seconds, timeout or engine.config.default_timeout)
-
-    async def _ask_question(self, resolved: ResolvedCall, result: ToolExecutionResult) -> None:
-        question = Question(
-            call_id=resolved.call.id,
-            text=str(result.output["question"]),
-            options=tuple(map(str, result.output["options"])),
-        )
-        answer = await self.requests.ask(question)
-        if answer is None:
-            self.run.questions[resolved.call.id] = question
-        else:
-            self._record_user_answer(resolved.call, str(answer))
-
-    async def _request_approval(self, resolved: ResolvedCall, offer: ToolOffer, approval_id: str) -> None:
-        request = replace(await self.engine.approvals.get(approval_id), call_id=resolved.call.id)
-        decided = await self.requests.ask(request)
-        if isinstance(decided, ApprovalRequest):
-            await self._apply_decision(resolved, offer, decided)
-        else:
-            self.run.approvals[resolved.call.id] = request
-
     def _record_answer(
         self,
-        resolved: ResolvedCall,
+        resolved: RunCall,
         text: str,
         *,
         result: ToolExecutionResult | None = None,
@@ -437,18 +367,28 @@ class ActiveRun:
         advice: str = "",
     ) -> None:
         tool_id, action = resolved.tool_id, resolved.action
+        is_success = error_type is None if result is None else result.is_success
+        error = None if is_success else text
         arguments = None if result is None else result.arguments
-        if arguments is None:
-            arguments = self._subagent.redact_arguments(tool_id, resolved.call.arguments, action)
-        step = result_of_call(
-            resolved,
-            tool_id,
-            text,
-            is_success=error_type is None if result is None else result.is_success,
-            record_id="" if result is None else result.call_id,
+        step = StepResult(
+            step_id=resolved.call.id,
+            description="",
+            tool_type=resolved.model_name,
+            success=is_success,
+            result=text if is_success else "",
+            error=error,
             error_type=error_type if result is None else result.error_type,
             action=action,
-            arguments=arguments,
+            arguments=self.calls.redact_arguments(resolved) if arguments is None else arguments,
+            attempts=(
+                StepAttempt(
+                    level="name",
+                    tool=tool_id,
+                    success=is_success,
+                    error=error,
+                    call_id="" if result is None else result.call_id,
+                ),
+            ),
             seconds=0.0 if result is None else result.execution_time,
             cost=None if result is None else result.metadata.get("cost"),
             advice=advice if self._can_reason else "",
@@ -467,37 +407,19 @@ class ActiveRun:
         self.emit(CallEnded(step))
 
 
-def result_of_call(
-    resolved: ResolvedCall, tool_id: str, text: str, *, is_success: bool, record_id: str, **fields: Any
-) -> StepResult:
-    """Return the result of a call of the loop. `text` is the result of the tool, or the error message."""
-    error = None if is_success else text
-    attempt = StepAttempt(level="name", tool=tool_id, success=is_success, error=error, call_id=record_id)
-    return StepResult(
-        step_id=resolved.call.id,
-        description="",
-        tool_type=resolved.model_name,
-        success=is_success,
-        result=text if is_success else "",
-        error=error,
-        attempts=(attempt,),
-        **fields,
-    )
-
-
 @lru_cache(maxsize=4096)
 def _is_repeated_on_purpose(tool_id: str, action: str) -> bool:
     return _REPEATED_ON_PURPOSE.search(f"{tool_id} {action}") is not None
 
 
-def _group_into_chains(calls: Sequence[ResolvedCall]) -> list[list[ResolvedCall]]:
+def _group_into_chains(calls: Sequence[RunCall]) -> list[list[RunCall]]:
     """Group the calls: those in one group must run one after the other."""
     changing = {
         resolved.tool_id
         for resolved in calls
         if resolved.target and not resolved.target[0].spec.effects_of(resolved.target[1]).read_only
     }
-    chains: dict[Any, list[ResolvedCall]] = {}
+    chains: dict[Any, list[RunCall]] = {}
     for resolved in calls:
         identity = (resolved.tool_id, resolved.action, encode_json(resolved.call.arguments, sort_keys=True))
         chains.setdefault(resolved.tool_id if resolved.tool_id in changing else identity, []).append(resolved)

@@ -47,7 +47,7 @@ COMMANDS: Final = {
     "tokens": ("serve:tokens_app", "Create, list and revoke the tokens of `ferrule serve`."),
     "credentials": (
         "mcp_trust:credentials_app",
-        "Store what MCP servers elsewhere are sent in your name.",
+        "Store credentials that are sent to remote MCP servers on your behalf.",
     ),
     "batch": ("batch:batch_app", "Run many tasks, each exactly once, and look at their trajectories."),
     "eval": ("models:evaluate", "Run a suite of tasks with checks, and print how many pass, with 95 % intervals."),
@@ -133,7 +133,7 @@ app = typer.Typer(
     name="ferrule",
     cls=_Commands,
     help="One governed runtime for every tool a language model may use.",
-    epilog=f"ferrule --server URL … uses a server elsewhere: {', '.join(COMMANDS_OF_SERVERS)}.",
+    epilog=f"ferrule --server URL … uses a remote server: {', '.join(COMMANDS_OF_SERVERS)}.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

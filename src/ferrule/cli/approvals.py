@@ -181,7 +181,7 @@ def _print_request(request: ApprovalRequest, *, as_json: bool) -> None:
     if request.state == "pending":
         echo(f"Decide with: ferrule approvals approve {request.approval_id}   (or deny)")
     elif request.state == "approved" and is_in_run:
-        echo(f"A server continues the run by itself. Without one: ferrule runs resume {request.run_id}")
+        echo(f"A server continues the run automatically. Without one: ferrule runs resume {request.run_id}")
     elif request.state == "approved" and request.is_of_client:
         echo(f"It is made when {request.principal} makes the same call again.")
     elif request.state == "approved":

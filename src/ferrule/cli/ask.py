@@ -164,7 +164,7 @@ def select_model(section: AgentSection, named: str | None) -> Model:
 def _select_usable_model(section: AgentSection, named: str | None) -> Model:
     """Choose the model that an option or the project names. Raises SetupError for a missing package or key."""
     spec = named or section.model
-    if spec is not None and spec.partition(":")[0] in KEYED_PROVIDERS:
+    if spec is not None and spec.partition(":")[0] in (*KEYED_PROVIDERS, "litellm"):
         from ferrule.cli.models import explain_problem
 
         if problem := explain_problem(spec, model_environment()):

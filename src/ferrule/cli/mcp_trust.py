@@ -40,7 +40,7 @@ from ferrule.store.credentials import LOCAL_ACCOUNT, CredentialEntry, check_cred
 __all__ = ["credentials_app", "mcp_app"]
 
 credentials_app = typer.Typer(
-    help="Store what MCP servers elsewhere are sent in your name, encrypted.", no_args_is_help=True
+    help="Store credentials that are sent to remote MCP servers on your behalf, encrypted.", no_args_is_help=True
 )
 
 # What a server changed
@@ -333,12 +333,12 @@ def log_in(
     file: File = None,
     as_json: AsJson = False,
 ) -> None:
-    """Log in at an MCP server by OAuth. The tokens are stored, encrypted, and refreshed by themselves."""
+    """Log in at an MCP server by OAuth. The tokens are stored, encrypted, and refreshed automatically."""
     _, tool = find_trusted_server(context, file, name)
     config = tool.target
     assert isinstance(config, McpServerConfig)
     if config.url is None:
-        fail(f"The server {name!r} is a program on this machine: nobody logs in there.")
+        fail(f"The server {name!r} is a program on this machine, which needs no login.")
     tool = replace(tool, target=replace(config, start_timeout=LOGIN_TIMEOUT + config.start_timeout))
 
     port = 0 if config.oauth is None else config.oauth.callback_port or 0

@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -36,6 +36,7 @@ from ferrule.folder_trust import (
     without_tool_sources,
 )
 from ferrule.http.guard import AddressGuard
+from ferrule.kinds.executors import find_code_problem
 from ferrule.kinds.loading import DirectorySource, read_yaml_or_python_file
 from ferrule.kinds.mcp.pins import describe_changes
 from ferrule.kinds.mcp.servers import McpFileSource
@@ -198,15 +199,21 @@ _OPENAPI_KEY = lazy_pattern(rb"""^["']?(openapi|swagger)["']?[ ]*:""", re.M)
 def check_path(path: Path) -> LoadReport:
     """Load the tools of a folder or a file, which may be an OpenAPI document."""
     if path.is_dir():
-        return DirectorySource(path).load()
-    return combine_into_report([(path, load_or_report(_read_tool_file, path))])
+        return _with_problems_of_code(DirectorySource(path).load())
+    return _with_problems_of_code(combine_into_report([(path, load_or_report(_read_tool_file, path))]))
+
+
+def _with_problems_of_code(report: LoadReport) -> LoadReport:
+    problems = {tool.id: problem for tool in report.tools if (problem := find_code_problem(tool)) is not None}
+    tools = tuple(tool for tool in report.tools if tool.id not in problems)
+    return replace(report, tools=tools, errors=(*report.errors, *problems.values()))
 
 
 def check_project(config: FerruleConfig) -> LoadReport:
     """Load all files of a project: tools, documents, skills and servers. No server is started."""
     settings = config.engine_config_with_paths
     reports = [
-        DirectorySource(settings.tools_directory).load(),
+        _with_problems_of_code(DirectorySource(settings.tools_directory).load()),
         OpenApiDocuments(settings.openapi, config.address_guard).load(),
         SkillsDirectory(*settings.skills_directories).load(),
         *([McpFileSource(settings.mcp_file).load()] if settings.mcp_file is not None else ()),

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ferrule.server.call_limits import CallAllowance
     from ferrule.server.tokens import AccessToken
 
-tokens_app = typer.Typer(help="Create, list and revoke the tokens of `ferrule serve`.", no_args_is_help=True)
+tokens_app = typer.Typer(help="Create, list, rotate and revoke the tokens of `ferrule serve`.", no_args_is_help=True)
 
 WORKER_VARIABLE: Final = "FERRULE_SERVE_WORKER"
 """How worker processes get the options of the command."""
@@ -395,6 +395,36 @@ def list_tokens(context: typer.Context, as_json: AsJson = False) -> None:
     }
     empty = "There are no tokens. Create one with: ferrule tokens new NAME"
     printing.print_list(tokens, columns, as_json=as_json, empty=empty, describe=lambda token: token.to_dict(), cut=(2,))
+
+
+@tokens_app.command("rotate")
+def rotate_token(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Its name or id.")],
+    overlap: Annotated[
+        str, typer.Option("--overlap", help="How long the earlier secret stays valid too: 0m, 12h, 7d.")
+    ] = "24h",
+    as_json: AsJson = False,
+) -> None:
+    """Give a token another secret. It is printed once; what the token may do stays."""
+    from ferrule.core.permission import LOCAL_USER
+    from ferrule.server.tokens import AuditLog, Tokens
+
+    seconds = parse_duration(overlap)
+
+    async def rotate(store: ToolKnowledgeStore) -> tuple[AccessToken, str]:
+        token = await Tokens(store).find_by_name(name)
+        text = await Tokens(store).rotate(token, seconds)
+        await AuditLog(store).write(LOCAL_USER, "rotate_token", token.name, tenant=token.tenant, overlap=seconds)
+        return token, text
+
+    token, text = run_with_store(context.obj, rotate)
+    if as_json:
+        printing.print_json({**token.to_dict(), "token": text, "overlap": seconds})
+        return
+    echo(text)
+    end = f"for {overlap} more" if seconds else "no more"
+    print_error(f"Token {token.name!r} has another secret, which is not shown again. The earlier one is valid {end}.")
 
 
 @tokens_app.command("revoke")

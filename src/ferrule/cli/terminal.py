@@ -249,7 +249,7 @@ def terminal_elicitation(hidden: Callable[[], AbstractContextManager[None]]) -> 
         if not has_terminal():
             print_error(
                 f"ferrule: {question.tool_id!r} asks: {indent_lines(question.message)} "
-                "There is no terminal to ask at, so this was declined. Run it in a terminal to answer."
+                "There is no terminal to ask in, so the question was declined. Run it in a terminal to answer."
             )
             return None
         async with turn:

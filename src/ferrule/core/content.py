@@ -11,7 +11,7 @@ import base64
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, time
 from decimal import Decimal
@@ -89,7 +89,10 @@ class Output:
 
     @classmethod
     def of(cls, value: Any) -> Output:
-        """Convert any value that a tool returned. Values that JSON cannot represent are converted, not refused."""
+        """Convert any value that a tool returned. Values that JSON cannot represent are converted to the closest one.
+
+        Raises ExecutionFailed for an object that has only a name in Python, such as a lock, a connection or a class.
+        """
         if type(value) is str:
             return cls({"result": replace_surrogates(value)})
         if type(value) in SCALAR_TYPES:
@@ -100,7 +103,7 @@ class Output:
             return cls._of_parts([value])
         if isinstance(value, (list, tuple)) and any(isinstance(item, _PART_TYPES) for item in value):
             return cls._of_parts([v if isinstance(v, _PART_TYPES) else Text(text=as_text(v)) for v in value])
-        plain = plain_json(value)
+        plain = _read_json(encode_json(value, default=_to_json_result))
         return cls(data=plain if isinstance(plain, dict) else {"result": plain})
 
     @classmethod
@@ -160,20 +163,29 @@ _UNSORTED = orjson.OPT_NON_STR_KEYS
 _SORTED = orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS
 
 
-def encode_json(value: Any, *, sort_keys: bool = False, escape_surrogates: bool = False) -> bytes:
+def encode_json(
+    value: Any,
+    *,
+    sort_keys: bool = False,
+    escape_surrogates: bool = False,
+    default: Callable[[Any], Any] | None = None,
+) -> bytes:
     """Encode any value as JSON. Values that JSON cannot represent are converted to the closest JSON type.
 
+    `default` converts them instead, and may refuse one by an ExecutionFailed.
     Lone surrogates are replaced, because strict readers reject their escapes, unless `escape_surrogates` is set.
     """
     try:
         if type(value) not in SCALAR_TYPES:
             check_depth(value)
-        return orjson.dumps(value, default=_to_closest_json, option=_SORTED if sort_keys else _UNSORTED)
-    except (TypeError, ValueError, RecursionError):
+        return orjson.dumps(value, default=default or _to_closest_json, option=_SORTED if sort_keys else _UNSORTED)
+    except (TypeError, ValueError, RecursionError) as error:
+        if isinstance(error.__cause__, ExecutionFailed):
+            raise error.__cause__ from None
         # orjson refuses integers beyond 64 bits and lone surrogates; the standard library does not.
         try:
-            plain = _to_json(value)
-        except KeyboardInterrupt:
+            plain = _to_json(value, default or _to_closest_json)
+        except (KeyboardInterrupt, ExecutionFailed):
             raise
         except BaseException:  # a method of an object in it failed
             plain = safe_str(value)
@@ -239,7 +251,10 @@ def plain_json(value: Any) -> Any:
     """Return the value after a round trip through JSON: dictionaries, lists, text, numbers, booleans, None."""
     if type(value) in SCALAR_TYPES:
         return value
-    data = encode_json(value)
+    return _read_json(encode_json(value))
+
+
+def _read_json(data: bytes) -> Any:
     return json.loads(data) if LONG_NUMBER.search(data) else orjson.loads(data)
 
 
@@ -269,6 +284,19 @@ def _to_closest_json(value: Any) -> Any:
         raise
     except BaseException:
         return safe_str(value)
+
+
+def _to_json_result(value: Any) -> Any:
+    """Convert like `_to_closest_json`. Raises ExecutionFailed for `<unlocked _thread.lock object at 0x7f…>`."""
+    closest, kind = _to_closest_json(value), type(value)
+    has_own_text = any("__str__" in vars(base) for base in kind.__mro__[:-1])
+    if type(closest) is str and closest[:1] == "<" and not has_own_text:
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        raise ExecutionFailed(
+            f"The tool returned an object of the type {name}, which has no form in JSON. "
+            "Return text, a number, a list, a dict, a dataclass or a pydantic model with what the caller needs of it."
+        )
+    return closest
 
 
 def _convert_to_json(value: Any) -> Any:
@@ -317,7 +345,9 @@ def safe_str(value: Any) -> str:
         return f"<{type(value).__name__}>"
 
 
-def _to_json(value: Any, depth: int = MAX_DEPTH - 10, above: frozenset[int] = frozenset()) -> Any:
+def _to_json(
+    value: Any, default: Callable[[Any], Any], depth: int = MAX_DEPTH - 10, above: frozenset[int] = frozenset()
+) -> Any:
     """Convert a value that orjson refuses to what the standard library can write.
 
     `depth` leaves room for containers that the value is put into.
@@ -331,7 +361,7 @@ def _to_json(value: Any, depth: int = MAX_DEPTH - 10, above: frozenset[int] = fr
         return value
     if depth == 0 or id(value) in above:
         return CUT_MARK
-    inner = depth - 1, above | {id(value)}
+    inner = default, depth - 1, above | {id(value)}
     if isinstance(value, dict):
         return {_key_to_text(key): _to_json(item, *inner) for key, item in dict.items(value)}
     if isinstance(value, (list, tuple)):
@@ -340,7 +370,7 @@ def _to_json(value: Any, depth: int = MAX_DEPTH - 10, above: frozenset[int] = fr
         return {f.name: _to_json(getattr(value, f.name), *inner) for f in dataclasses.fields(value)}
     if isinstance(value, Enum):
         return _to_json(value.value, *inner)
-    return _to_json(value.isoformat() if isinstance(value, (date, time)) else _to_closest_json(value), *inner)
+    return _to_json(value.isoformat() if isinstance(value, (date, time)) else default(value), *inner)
 
 
 def _key_to_text(key: Any) -> str:

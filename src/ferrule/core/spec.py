@@ -89,6 +89,9 @@ class Limits:
 
     timeout: float | None = None
     """Seconds; a caller may ask for less, never for more."""
+    max_timeout: float | None = None
+    """Seconds that a call may take as long as it reports progress: each report gives it the whole timeout again. None:
+    reports change nothing."""
     bucket: str | None = None
     """The bucket whose slots and rate the call uses; None = the tool's category."""
     isolation: Isolation = "auto"
@@ -102,8 +105,9 @@ class Limits:
         for name, amount in self.resources.items():
             if not is_above_zero(amount):
                 raise SpecError(f"resources: the amount of {name!r} must be more than 0, not {amount!r}")
-        if self.timeout is not None and not is_above_zero(self.timeout):
-            raise SpecError(f"timeout must be more than 0 seconds, not {self.timeout!r}")
+        for name, seconds in (("timeout", self.timeout), ("max_timeout", self.max_timeout)):
+            if seconds is not None and not is_above_zero(seconds):
+                raise SpecError(f"{name} must be more than 0 seconds, not {seconds!r}")
         if self.max_output is not None and not is_above_zero(self.max_output):
             raise SpecError(f"max_output must be at least 1 byte, not {self.max_output!r}")
 

@@ -205,7 +205,7 @@ def _make_binding(call: RunningCall, action: PreparedAction) -> CallBinding:
 
 def _explain_refusal(request: ApprovalRequest, *, is_repeated: bool) -> str:
     if not is_repeated:
-        return f"The user refused this call. {request.decision_reason}".strip()
+        return request.refusal
     text = "The user has refused the same call before in this run and was not asked again."
     return f"{text} {request.decision_reason}".strip() + " Do not repeat it: find another way, or say what is missing."
 

@@ -66,6 +66,7 @@ class PreparedAction:
     is_repeatable: bool
     bucket: str
     timeout: float | None
+    max_timeout: float | None
     max_output: int
     secret_names: frozenset[str]
     price: float
@@ -136,6 +137,7 @@ class ActionTable:
             is_repeatable=effects.repeatable,
             bucket=tool.spec.bucket_of(capability),
             timeout=limits.timeout,
+            max_timeout=limits.max_timeout,
             max_output=limits.max_output or self._config.max_output,
             secret_names=capability.secret_names,
             price=self._costs.price_of(tool.spec, capability),
@@ -376,6 +378,8 @@ class CallLog:
     def emit_progress(self, call: RunningCall, progress: Progress) -> None:
         if call.ended is not None:  # reported by a task that the tool did not end
             return
+        if call.deadline is not None:
+            call.deadline.restart()
         if call.on_progress is not None:
             try:
                 call.on_progress(progress)
@@ -425,6 +429,15 @@ class CallLog:
         if logger.isEnabledFor(logging.INFO):
             text = self._store.redaction.redact_text(error_text(failure), _secrets_of(call))
             logger.info("tool=<%s>, attempt=<%d>, delay=<%.2f> | %s", call.tool_name, call.attempts, delay, text)
+
+    def log_blocked_loop(self, call: RunningCall, seconds: float) -> None:
+        logger.warning(
+            "tool=<%s>, call=<%s>, seconds=<%.2f> | blocked the event loop: no other call went on, and no timeout was "
+            "kept. Let the tool await what takes long, or write it as `def`, which runs in a worker process",
+            call.tool_name,
+            call.call_id,
+            seconds,
+        )
 
     def emit_end(self, call: RunningCall, result: ToolExecutionResult) -> None:
         if result.is_success:

@@ -7,7 +7,8 @@ cancelled, and cancelled again every half second while they ignore it.
 
 A tool that ignores all of that is abandoned: `run_until_abandoned` stands between the task and the tool's coroutine, so
 it can end the coroutine where it waits and let the task go on. Nothing of the coroutine runs after that; only tasks and
-threads that it started may.
+threads that it started may. It also measures each step of the coroutine: a step that blocks the event loop cannot be
+ended.
 """
 
 from __future__ import annotations
@@ -16,38 +17,52 @@ import asyncio
 import logging
 import math
 import types
+from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
+from time import perf_counter
 from typing import Any
 
 from ferrule.core.aio import CANCEL_INTERVAL
-from ferrule.errors import ExecutionFailed, Rejected
+from ferrule.errors import ExecutionFailed, Rejected, TimedOut
 
 logger = logging.getLogger("ferrule.engine")
 
 MAX_ABANDONED_TASKS = 20
 """Tasks of one tool that may run on after it was abandoned; then its calls are rejected until some of them end."""
 
+MAX_STEP = 0.25
+"""Seconds that a tool may use the event loop without waiting for anything. Beyond it the tool blocks the loop."""
+
 
 class Deadline:
     """The time by which one call, run in the current task, must have ended."""
 
     # What most calls do not need is not set for each of them.
+    _extension = 0.0
+    """Seconds that reports of progress may still add."""
     _cancellations = 0
     _pauses = 0
     _has_ended = False
     _stop_timer: asyncio.TimerHandle | None = None
     is_expired = False
     is_abandoned = False
+    blocked = 0.0
+    """Seconds that its tool has blocked the event loop."""
+    is_missed = False
+    """Whether it passed while its tool blocked the loop, so that the tool could not be stopped."""
     awaited: Any
     """What its tool waited for when it was abandoned."""
 
-    def __init__(self, deadlines: Deadlines, seconds: float) -> None:
+    def __init__(self, deadlines: Deadlines, seconds: float, max_seconds: float | None = None) -> None:
+        """`max_seconds`: up to which `restart` gives the call its seconds again; None: not at all."""
         task = asyncio.current_task(deadlines.loop)
         assert task is not None, "a call runs in a task"
         self._deadlines, self._task = deadlines, task
         self._cancellations_before = task.cancelling()
-        self._remaining = seconds
+        self._seconds = self._remaining = seconds
+        if max_seconds is not None and max_seconds > seconds:
+            self._extension = max_seconds - seconds
         self.when = deadlines.loop.time() + seconds
         if seconds != math.inf:
             deadlines.watch(self)
@@ -73,6 +88,18 @@ class Deadline:
             self.when = self._deadlines.loop.time() + self._remaining
             self._deadlines.watch(self)
 
+    def restart(self) -> None:
+        """Give the call its whole time again, as far as its longest time allows: it has reported progress."""
+        if not self._extension or self._has_ended or self.is_expired:
+            return
+        left = self._remaining if self._pauses else self.remaining()
+        more = min(self._seconds - left, self._extension)
+        self._extension -= more
+        if self._pauses:
+            self._remaining += more
+        else:
+            self.when += more  # the timer of the earlier time finds that nothing is due
+
     def is_of_this_loop(self) -> bool:
         return self._deadlines.loop is asyncio.get_running_loop()
 
@@ -83,6 +110,8 @@ class Deadline:
         """Note that the call has ended, and take back the cancellations that the deadline sent."""
         self._has_ended = True
         self._deadlines.active.discard(self)
+        if self.blocked and not self.is_expired and self.remaining() <= 0:
+            self.is_expired = self.is_missed = True
         if self._stop_timer is not None:
             self._stop_timer.cancel()
         if self._cancellations:
@@ -112,6 +141,41 @@ class Deadline:
             deadlines = self._deadlines
             self._stop_timer = deadlines.loop.call_later(deadlines.stop_timeout, self._check_cancellation)
 
+    def add_blocking_step(self, began: float) -> None:
+        """Note that a step of the tool has lasted since `began`. What calls inside it have blocked does not count."""
+        steps, seconds = self._deadlines.blocking_steps, perf_counter() - began
+        own = seconds - sum(nested for start, nested in steps if start >= began)
+        if own > MAX_STEP:
+            steps.append((began, own))
+            self.blocked += own
+
+    def timeout_error(self, tool_name: str, seconds: float, max_seconds: float | None) -> TimedOut:
+        """Make the error of a call whose time is up, which says whether its tool was stopped."""
+        limit, details = f"{seconds:g} s", {"timeout": seconds}
+        if max_seconds is not None and max_seconds > seconds:
+            limit += " (timeout) after its start or its last report of progress"
+            limit += f", or within {max_seconds:g} s (max_timeout)"
+            details["max_timeout"] = max_seconds
+        if self.is_abandoned:
+            return TimedOut(
+                f"Tool {tool_name!r} did not finish within {limit} and did not stop when it was cancelled. "
+                "It was abandoned: what it did is unknown. Check that before you call it again.",
+                **details,
+                outcome="unknown",
+            )
+        if self.is_missed:
+            return TimedOut(
+                f"Tool {tool_name!r} did not finish within {limit}. It could not be stopped, because its code "
+                f"blocked the event loop for {self.blocked:.1f} s, so it ran to its end: what it did has taken effect. "
+                "Write it as `def`, which runs in a worker process that can be killed, or await what takes long.",
+                **details,
+            )
+        return TimedOut(
+            f"Tool {tool_name!r} did not finish within {limit} and was stopped. "
+            "Ask for less in one call, or allow it more time.",
+            **details,
+        )
+
     def tasks_left(self) -> list[asyncio.Task[Any]]:
         """Return the tasks that still run and that the tool waited for when it was abandoned."""
         awaited = (self.awaited, *getattr(self.awaited, "_children", ()))  # `_children`: of `asyncio.gather`
@@ -135,6 +199,8 @@ class Deadlines:
         self.stop_timeout = stop_timeout
         """Seconds after the first cancellation, when a call is abandoned."""
         self.active: set[Deadline] = set()
+        self.blocking_steps: deque[tuple[float, float]] = deque(maxlen=16)
+        """The last steps that blocked the loop: when each began, and its seconds."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_time = math.inf
 
@@ -173,12 +239,16 @@ def run_until_abandoned(coroutine: Coroutine[Any, Any, Any], deadline: Deadline)
         return (yield from coroutine.__await__())
     argument: Any = None
     while True:
+        began = perf_counter()
         try:
             awaited = resume(argument)
         except StopIteration as stop:
             return stop.value
         except GeneratorExit as error:  # its own: a real one, of a caller that is closed, arrives at a `yield`
             raise ExecutionFailed("The tool raised GeneratorExit.") from error
+        finally:
+            if perf_counter() - began > MAX_STEP:
+                deadline.add_blocking_step(began)
         try:
             if awaited is None or type(awaited) is asyncio.Future:
                 argument = yield awaited

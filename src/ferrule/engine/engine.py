@@ -42,7 +42,7 @@ from ferrule.engine.plugins import Discovery, ToolPlugins
 from ferrule.engine.resilience import ResultCache
 from ferrule.errors import FerruleError, LoadError, SetupError, ToolNotFound
 from ferrule.http.guard import AddressGuard
-from ferrule.kinds.executors import Executors
+from ferrule.kinds.executors import Executors, find_code_problem
 from ferrule.kinds.function.tools import collect_tools
 from ferrule.kinds.loading import DirectorySource, ToolLoader, UntrustedYamlFolder, bundled_yaml_tools
 from ferrule.kinds.mcp.executor import McpExecutor
@@ -163,6 +163,7 @@ class ToolEngine:
             watch=config.auto_reload or config.watch_for_changes,
             interval=config.reload_interval,
             instant=config.watch_for_changes,
+            find_problem=partial(find_code_problem, executors=self._executors),
         )
 
     # Starting and closing

@@ -41,7 +41,7 @@ from ferrule.engine.config import ToolEngineConfig
 from ferrule.engine.deadline import AbandonedTasks, Deadline, Deadlines, run_until_abandoned
 from ferrule.engine.output_limit import cut_error, cut_output
 from ferrule.engine.plugins import Discovery
-from ferrule.engine.resilience import ResultCache, is_overload, make_timeout_error, to_call_error
+from ferrule.engine.resilience import ResultCache, is_overload, to_call_error
 from ferrule.errors import (
     CallCancelled,
     CallError,
@@ -264,7 +264,7 @@ class CallPipeline:
                 raise
             raise cause from error
         if deadline.is_expired or (self.is_closed and call.parent is None):
-            raise self._make_stop_error(call, action)
+            raise self._make_stop_error(call, action, deadline)
         return result
 
     def _check_known_failure(self, call: RunningCall, action: PreparedAction) -> Output | None:
@@ -386,7 +386,9 @@ class CallPipeline:
             partial(self._call_nested, call),  # `call_tool`
         )
         self.running[call.call_id] = call
-        deadline = call.deadline = Deadline(self._deadlines_of_this_loop(), self._timeout_of(call, action))
+        deadline = call.deadline = Deadline(
+            self._deadlines_of_this_loop(), self._timeout_of(call, action), self._max_timeout_of(call, action)
+        )
         token = Invocation.current.set(invocation)
         try:
             try:
@@ -395,6 +397,9 @@ class CallPipeline:
             finally:
                 call.ended = time.perf_counter()
                 deadline.end()
+                if deadline.blocked:
+                    call.add_metadata(blocked_loop_seconds=round(deadline.blocked, 3))
+                    self._log.log_blocked_loop(call, deadline.blocked)
                 del self.running[call.call_id]
                 try:  # noqa: SIM105 (`suppress` would cost as much as all of this block)
                     Invocation.current.reset(token)
@@ -412,7 +417,7 @@ class CallPipeline:
         if deadline.is_cancelled_by_caller:
             raise asyncio.CancelledError
         if deadline.is_expired:
-            raise self._make_stop_error(call, action)
+            raise self._make_stop_error(call, action, deadline)
         self._concurrency.report_load(call.slot, seconds=call.ended - call.started)
         output = Output.of(value)
         return output if action.unwrap is None else action.unwrap(output)
@@ -542,18 +547,19 @@ class CallPipeline:
         if deadline.is_cancelled_by_caller:  # whatever the tool made of it
             return error if isinstance(error, asyncio.CancelledError) else asyncio.CancelledError()
         if deadline.is_expired:
-            return self._make_stop_error(call, action)
+            return self._make_stop_error(call, action, deadline)
         if isinstance(error, asyncio.CancelledError):
             return ExecutionFailed(f"Tool {call.tool_name!r} cancelled itself.")
         return to_call_error(error)
 
-    def _make_stop_error(self, call: RunningCall, action: PreparedAction) -> CallError:
+    def _make_stop_error(self, call: RunningCall, action: PreparedAction, deadline: Deadline) -> CallError:
         if self.is_closed or call.is_cancelled:
-            outcome = {"outcome": "unknown"} if call.deadline is not None and call.deadline.is_abandoned else {}
+            outcome = {"outcome": "unknown"} if deadline.is_abandoned else {}
             reason = "the call was cancelled" if call.is_cancelled else "the engine was closed"
             return CallCancelled(f"Tool {call.tool_name!r} was stopped, because {reason}.", **outcome)
-        is_abandoned = call.deadline is not None and call.deadline.is_abandoned
-        return make_timeout_error(call.tool_name, self._timeout_of(call, action), is_abandoned=is_abandoned)
+        return deadline.timeout_error(
+            call.tool_name, self._timeout_of(call, action), self._max_timeout_of(call, action)
+        )
 
     async def _call_nested(
         self, outer: RunningCall, tool_name: str, params: dict[str, Any], action: str | None
@@ -575,6 +581,10 @@ class CallPipeline:
         if self._deadlines is None or self._deadlines.loop is not loop:
             self._deadlines = Deadlines(loop, self._config.stop_timeout)
         return self._deadlines
+
+    def _max_timeout_of(self, call: RunningCall, action: PreparedAction) -> float | None:
+        """Return how long the call may take while it reports progress; None where the caller has set a time."""
+        return action.max_timeout if isinstance(call.context.timeout, DefaultTimeout) else None
 
     def _timeout_of(self, call: RunningCall, action: PreparedAction) -> float:
         """Return the shorter of the caller's timeout and the tool's own, in seconds."""

@@ -267,19 +267,3 @@ def to_call_error(error: BaseException) -> CallError:
 def _class_names(error: BaseException | None) -> Iterator[str]:
     """Yield the names of the class and its bases. httpx and httpcore have the name of their public module."""
     return (f"{cls.__module__}.{cls.__qualname__}" for cls in type(error).__mro__)
-
-
-def make_timeout_error(tool_name: str, seconds: float, *, is_abandoned: bool) -> TimedOut:
-    """Make the error of a call whose tool did not end in time; `is_abandoned`: nor when it was cancelled."""
-    if is_abandoned:
-        return TimedOut(
-            f"Tool {tool_name!r} did not finish within {seconds:g} s and did not stop when it was cancelled. "
-            "It was abandoned: what it did is unknown. Check that before you call it again.",
-            timeout=seconds,
-            outcome="unknown",
-        )
-    return TimedOut(
-        f"Tool {tool_name!r} did not finish within {seconds:g} s and was stopped. "
-        "Ask for less in one call, or allow it more time.",
-        timeout=seconds,
-    )

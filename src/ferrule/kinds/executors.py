@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, ValuesView
+from pathlib import Path
 from typing import Any
 
 from ferrule.core.call import ToolExecutor
-from ferrule.core.spec import Limits
-from ferrule.errors import ExecutorNotFound
+from ferrule.core.names import did_you_mean
+from ferrule.core.spec import Limits, Tool
+from ferrule.errors import ExecutorNotFound, LoadError
 from ferrule.http.guard import AddressGuard
 from ferrule.kinds.function.executor import FunctionExecutor
+from ferrule.kinds.function.targets import ImportedTarget
 from ferrule.kinds.mcp.executor import McpExecutor
 from ferrule.process.pool import WorkerPool
 
@@ -77,6 +80,28 @@ def _import_class(reference: str) -> type:
     module, _, name = reference.partition(":")
     cls: type = getattr(importlib.import_module(module), name)
     return cls
+
+
+def find_code_problem(tool: Tool, executors: Executors | None = None) -> LoadError | None:
+    """Return why the tool of a file cannot be run: nothing has the name of its executor, or its code cannot be loaded.
+
+    Code that a YAML file names is imported for this. `executors` are those of an engine, which may have more.
+    """
+    path, _, line = tool.origin.rpartition(":")
+    place: dict[str, Any] = {"path": Path(path), "line": int(line)} if path and line.isdigit() else {}
+    try:
+        handlers = [*_BUILT_IN, *_BUILT_IN_WITH_GUARD, "function", "mcp"] if executors is None else [*executors]
+        if tool.handler not in handlers and load_plugin_executor(tool.handler) is None:
+            hint = did_you_mean(tool.handler, handlers).strip() or f"there are {', '.join(sorted(handlers))}"
+            return LoadError(f"there is no executor {tool.handler!r}", **place, hint=hint)
+        if isinstance(tool.target, ImportedTarget) and not tool.needs:  # of a folder that is trusted
+            for capability in tool.spec.capabilities:
+                tool.target.function(capability.name)
+    except ExecutorNotFound as error:
+        return LoadError(str(error), **place)
+    except LoadError as error:
+        return error
+    return None
 
 
 def load_plugin_executor(name: str, *arguments: Any, **options: Any) -> ToolExecutor | None:

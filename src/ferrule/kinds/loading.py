@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -163,12 +163,14 @@ class ToolLoader:
         watch: bool = False,
         interval: float = 5.0,
         instant: bool = False,
+        find_problem: Callable[[Tool], LoadError | None] = lambda tool: None,
     ) -> None:
-        """`bundled` is loaded once. With `watch`, files are checked every `interval` seconds, or, when `instant`,
-        several times a second.
+        """`bundled` is loaded once. A changed tool for which `find_problem` returns one is not taken.
+
+        With `watch`, files are checked every `interval` seconds, or, when `instant`, several times a second.
         """
         self._sources, self._registry, self._events = tuple(sources), registry, events
-        self._tag_table, self._bundled = tag_table, bundled
+        self._tag_table, self._bundled, self._find_problem = tag_table, bundled, find_problem
         self._watch, self._interval, self._instant = watch, interval, instant
         self._tools: tuple[Tool, ...] = ()
         self._enabled: set[tuple[str, str, str]] = set()
@@ -232,6 +234,7 @@ class ToolLoader:
         report = await asyncio.to_thread(self._load_sources)
         current = self._registered_tools()
         tools, errors = self._without_duplicates(report.tools)
+        tools, problems = await asyncio.to_thread(self._keep_runnable, tools, current)
         # A tool that a user disabled stays disabled in its new version; one that its file disabled follows its file.
         disabled_by_user = {
             identity for identity, tool in current.items() if not tool.spec.enabled and identity in self._enabled
@@ -244,7 +247,7 @@ class ToolLoader:
         self._registry.remove_and_add(remove=current.values(), add=tools)
         self._tools = tools
         reported = {str(error) for error in self.errors}
-        self.errors = (*report.errors, *errors)
+        self.errors = (*report.errors, *errors, *problems)
         for error in self.errors:
             if str(error) not in reported:
                 self._report_error(error)
@@ -262,6 +265,19 @@ class ToolLoader:
         for source in self._sources:
             if isinstance(source, LiveSource):
                 await source.after_load(removed)
+
+    def _keep_runnable(
+        self, tools: Sequence[Tool], current: Mapping[tuple[str, str, str], Tool]
+    ) -> tuple[tuple[Tool, ...], list[LoadError]]:
+        """Keep the version of a tool that is registered where the code of its new version cannot be run."""
+        accepted, problems = [], []
+        for tool in tools:
+            before, problem = current.get(_tool_identity(tool)), None
+            if before is not None and _noticeable_parts(tool) != _noticeable_parts(before):
+                problem = self._find_problem(tool)
+            accepted.append(tool if before is None or problem is None else before)
+            problems += [problem] if problem is not None else []
+        return tuple(accepted), problems
 
     def _without_duplicates(self, tools: Iterable[Tool]) -> tuple[tuple[Tool, ...], list[LoadError]]:
         """Refuse tools of files whose name a registered tool, or a tool of another file, has already."""

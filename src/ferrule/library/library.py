@@ -203,26 +203,22 @@ class UnifiedToolLibrary:
     async def register_mcp_server(self, server_spec: MCPServerSpec) -> RegistrationResult:
         """Register a server by its endpoint or command; it is started when it is first called.
 
-        If its actions are not declared, the server is started in the background to list them. Calls, and methods that
-        list or describe tools, wait for that.
+        A program that is not installed is an error of the registration. If the server's actions are not declared, the
+        server is started in the background to list them. Calls, and methods that list or describe tools, wait for that.
         """
         result = self._register_spec(server_spec)
         self.engine.discover_servers()
         return result
 
-    async def register_openapi(self, source: str, **options: Any) -> RegistrationResult:
+    async def register_openapi(self, source: str, **options: Any) -> ToolSpec:
         """Register an API by its OpenAPI document (a path, a URL or its text): a tool with an action per operation.
 
-        `ferrule.kinds.openapi.tool.read_openapi` takes the `options`. The `guard` is the configuration's.
+        `ferrule.kinds.openapi.tool.read_openapi` takes the `options`. The `guard` is the library's.
+        Raises SetupError for a document that cannot be read.
         """
-        try:
-            tool = await asyncio.to_thread(
-                partial(read_openapi, source, **{"guard": self.engine.address_guard, **options})
-            )
-            self.engine.register(tool)
-        except SetupError as error:
-            return RegistrationResult(success=False, tool_id=str(options.get("name") or ""), error=str(error))
-        return RegistrationResult(success=True, tool_id=tool.id)
+        options.setdefault("guard", self.engine.address_guard)
+        tool = await asyncio.to_thread(partial(read_openapi, source, **options))
+        return self.engine.register(tool)[0].spec
 
     async def unregister_tool(self, tool_id: str) -> bool:
         """Remove a tool; False when there was none."""

@@ -85,7 +85,7 @@ class OpenAIModel:
         self.base_url = base_url or None
         if self.base_url is not None and not self.base_url.startswith(("http://", "https://")):
             raise SetupError(
-                f"The base URL {self.base_url!r} of {self.name} is no address: write http://HOST:PORT/v1, or https://…"
+                f"The base URL {self.base_url!r} of {self.name} is not an address: write http://HOST:PORT/v1, or https://…"
             )
         self._api_key = api_key or None
         self._client = LazyClient(self._create_client)
@@ -240,7 +240,7 @@ def _check_completion(completion: Any, model: str) -> None:
         return
     problem = read_field(completion, "error") or (completion if isinstance(completion, str) else "no choices in it")
     raise ModelRefused(
-        f"Model {model!r} answered with something that is no chat completion: {str(problem)[:300]!r}. "
+        f"Model {model!r} answered with something that is not a chat completion: {str(problem)[:300]!r}. "
         "Check the base URL; most end in /v1."
     )
 

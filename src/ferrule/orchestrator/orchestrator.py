@@ -221,8 +221,11 @@ class Orchestrator:
     # Processing steps
 
     async def _maybe_fast_path(self, request: TaskRequest, small_talk: SmallTalk | None) -> AgentAnswer | None:
-        """Return the answer to small talk, without a model, or None for everything else."""
-        if small_talk is None:
+        """Return the answer to small talk, without a model, or None for everything else.
+
+        With instructions of the caller, such as a form for the answer, a fixed reply would be wrong.
+        """
+        if small_talk is None or "instructions" in request.context:
             return None
         started = time.perf_counter()
         language, tools = detect_language(request.task), self._list_tools()

@@ -40,6 +40,10 @@ class CallableTool:
         required = [name for name in self.parameters.get("required") or () if name in self.properties]
         return names[0] if len(names) == 1 else required[0] if len(required) == 1 else None
 
+    def report(self, reason: str, raw: str) -> ToolCall:
+        """Return the call of this tool with an error: its arguments cannot be parsed."""
+        return ToolCall(name=self.name, error=f"The arguments of {self.name!r} cannot be read: {reason}.", raw=raw)
+
 
 class KnownTools:
     """Finds tools by the names that models write. Build it once for many texts with the same schemas."""
@@ -67,23 +71,17 @@ class KnownTools:
         argument_names = set(arguments)
         return bool(names and argument_names) and argument_names <= set(self._by_name[names[0]].properties)
 
-    def unknown_tool_call(self, raw_name: str, raw: str, arguments: dict[str, Any] | None = None) -> ToolCall:
-        """Return the call of a tool that does not exist."""
+    def make_call(
+        self, raw_name: str, arguments: dict[str, Any] | None = None, *, raw: str = "", failure: str = ""
+    ) -> ToolCall:
+        """Return a call; with an error if the tool does not exist, or if `failure` says why the arguments are lost."""
+        if tool := self.find(raw_name):
+            return ToolCall(name=tool.name, arguments=arguments or {}) if not failure else tool.report(failure, raw)
         name = unescape_name(raw_name)
         similar = dict.fromkeys(repr(self._by_name[n].name) for n in similar_names(name, self._by_name))
         hint = f" Did you mean {' or '.join(similar)}?" if similar else ""
         error = f"There is no tool {name!r}.{hint}"
         return ToolCall(name=encode_model_name(name), arguments=arguments or {}, error=error, raw=raw)
-
-    def invalid_call(self, raw_name: str, reason: str, raw: str) -> ToolCall:
-        """Return the call with an error for arguments that cannot be parsed, or for a tool that does not exist."""
-        tool = self.find(raw_name)
-        return unreadable_call(tool, reason, raw) if tool else self.unknown_tool_call(raw_name, raw)
-
-
-def unreadable_call(tool: CallableTool, reason: str, raw: str) -> ToolCall:
-    """Return the call of an existing tool whose arguments cannot be parsed."""
-    return ToolCall(name=tool.name, error=f"The arguments of {tool.name!r} cannot be read: {reason}.", raw=raw)
 
 
 def _read_tool(schema: Schema) -> CallableTool | None:
@@ -114,23 +112,22 @@ def parse_argument(raw_text: str, tool: CallableTool, parameter: str, *, is_text
     kinds = _schema_types(tool.properties.get(parameter), dict(tool.parameters))
     if is_text and not kinds:
         return raw_text
-    if "string" in kinds and not _could_be_other_type(raw_text, kinds):
-        return raw_text
+    if "string" in kinds:
+        # Where the schema accepts text as well, null, objects and lists are recognized by their form.
+        form = raw_text.strip()
+        is_null = "null" in kinds and form in ("null", "None")
+        if not is_null and {"{": "object", "[": "array"}.get(form[:1]) not in kinds:
+            return raw_text
     try:
-        value = _parse_value(raw_text, kinds)
-    except LiteralError:
-        return raw_text
-    return raw_text if isinstance(value, str) else value
-
-
-def _parse_value(raw_text: str, kinds: set[str]) -> Any:
-    """Parse a literal; also an object or a list whose quotes are escaped, as if it were inside a string."""
-    try:
-        return parse_literal(raw_text)
+        value = parse_literal(raw_text)
     except LiteralError:
         if not kinds & {"object", "array"}:
-            raise
-        return parse_literal(parse_literal(f'"{raw_text}"'))
+            return raw_text
+        try:  # an object or a list whose quotes are escaped, as if it were inside a string
+            value = parse_literal(parse_literal(f'"{raw_text}"'))
+        except LiteralError:
+            return raw_text
+    return raw_text if isinstance(value, str) else value
 
 
 def unwrap_arguments(arguments: dict[str, Any], tool: CallableTool) -> dict[str, Any]:
@@ -158,11 +155,3 @@ def _schema_types(schema: Any, root: dict[str, Any], depth: int = 0) -> set[str]
         for option in [branch["const"]] if "const" in branch else branch.get("enum") or ():
             types.add(_TYPE_NAMES.get(type(option), "null"))
     return types
-
-
-def _could_be_other_type(raw_text: str, kinds: set[str]) -> bool:
-    """Recognize null, objects and lists by their form, where the schema accepts them beside text."""
-    raw_text = raw_text.strip()
-    return ("null" in kinds and raw_text in ("null", "None")) or {"{": "object", "[": "array"}.get(
-        raw_text[:1]
-    ) in kinds

@@ -28,20 +28,15 @@ _WORD_VALUES = {"true": True, "True": True, "false": False, "False": False, "nul
 _KEY_WORDS = {"True": "true", "False": "false", "None": "null"}
 _CLOSING = {"“": "”", "‘": "’", '<|"|>': '<|"|>', "<escape>": "<escape>"}
 _QUOTE = lazy_pattern(r"""(?P<raw>[rR])?(?P<quote>\"{3}|'{3}|["'])|[uU](?=["'])|(?P<paired>[“‘]|<\|"\|>|<escape>)""")
-_UNTIL_CLOSING = {
-    '"': lazy_pattern(r'[^"\\]*+'),
-    "'": lazy_pattern(r"[^'\\]*+"),
-    '"""': lazy_pattern(r'[^"\\]*+(?:"(?!"")[^"\\]*+)*'),
-    "'''": lazy_pattern(r"[^'\\]*+(?:'(?!'')[^'\\]*+)*"),
-    "”": lazy_pattern(r"[^”\\]*+"),
-    "’": lazy_pattern(r"[^’\\]*+"),
+_ESCAPED_BODIES = {
+    **{c: lazy_pattern(rf"([^{c}\\]*+(?:\\.[^{c}\\]*+)*){c}", re.DOTALL) for c in "\"'”’"},
+    **{c * 3: lazy_pattern(rf"([^{c}\\]*+(?:(?:\\.|{c}(?!{c}{c}))[^{c}\\]*+)*){c * 3}", re.DOTALL) for c in "\"'"},
 }
-_ESCAPES = {
-    **dict(zip("ntrbfav", "\n\t\r\b\f\a\v", strict=True)),
-    **{c: c for c in "\"'\\/_“”‘’"},
-    "\n": "",
-}
-_CODE_ESCAPE = lazy_pattern(r"u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|U(0010[0-9a-fA-F]{4}|000[0-9a-fA-F]{5})|(0)(?![0-9])")
+_ESCAPE = lazy_pattern(
+    r"\\(?:(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|U(0010[0-9a-fA-F]{4}|000[0-9a-fA-F]{5})|(0)(?![0-9]))|(?P<char>.))",
+    re.DOTALL,
+)
+_ESCAPES: dict[str, str] = dict(zip("ntrbfav\n\"'\\/_“”‘’", [*"\n\t\r\b\f\a\v", "", *"\"'\\/_“”‘’"], strict=True))
 
 
 class LiteralError(ValueError):
@@ -117,31 +112,12 @@ class LiteralReader:
         begin, end = self.text.find(closing, at)
         if end > self.stop or begin == end:
             raise LiteralError("a text is not closed", self.stop)
-        if match.group("raw") or closing not in _UNTIL_CLOSING:
+        if match.group("raw") or closing not in _ESCAPED_BODIES:
             return self.whole[at:begin], end
-        return self._read_escaped(at, closing)
-
-    def _read_escaped(self, at: int, closing: str) -> tuple[str, int]:
-        until, parts = _UNTIL_CLOSING[closing], []
-        while True:
-            match = until.match(self.whole, at, self.stop)
-            assert match is not None
-            parts.append(match.group())
-            at = match.end()
-            if self.whole.startswith(closing, at) and at + len(closing) <= self.stop:
-                return _join_surrogates("".join(parts)), at + len(closing)
-            if at + 1 >= self.stop:
-                raise LiteralError("a text is not closed", self.stop)
-            character, at = self._read_escape(at + 1)
-            parts.append(character)
-
-    def _read_escape(self, at: int) -> tuple[str, int]:
-        char = self.whole[at]
-        if char in _ESCAPES:
-            return _ESCAPES[char], at + 1
-        if code := _CODE_ESCAPE.match(self.whole, at, self.stop):
-            return chr(int(next(filter(None, code.groups())), 16)), code.end()
-        return "\\" + char, at + 1
+        body = _ESCAPED_BODIES[closing].match(self.whole, at, self.stop)
+        if body is None:
+            raise LiteralError("a text is not closed", self.stop)
+        return _join_surrogates(_ESCAPE.sub(_read_escape, body[1])), body.end()
 
     def _read_list(self, at: int, depth: int) -> tuple[Any, int]:
         closing = "]" if self.whole[at] == "[" else ")"
@@ -222,8 +198,14 @@ def _parse_number(digits_text: str, at: int) -> int | float:
     except ValueError:
         raise LiteralError("a number has too many digits", at) from None
     if isinstance(value, float) and not math.isfinite(value):
-        raise LiteralError(f"{digits_text} is no finite number", at)
+        raise LiteralError(f"{digits_text} is not a finite number", at)
     return value
+
+
+def _read_escape(escape: re.Match[str]) -> str:
+    if char := escape["char"]:
+        return _ESCAPES.get(char, f"\\{char}")
+    return chr(int(next(filter(None, escape.groups())), 16))
 
 
 def _join_surrogates(string: str) -> str:

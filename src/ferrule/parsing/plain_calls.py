@@ -10,8 +10,9 @@ import re
 
 from ferrule.core.messages import ToolCall
 from ferrule.core.patterns import lazy_pattern
-from ferrule.parsing import json_calls, python_calls, tagged_calls
-from ferrule.parsing.known_tools import CallableTool, KnownTools, unreadable_call
+from ferrule.parsing import calls as syntax
+from ferrule.parsing import notations
+from ferrule.parsing.known_tools import CallableTool, KnownTools
 from ferrule.parsing.literals import LiteralError, LiteralReader
 from ferrule.parsing.text import END_OF_TURN, CallsAndEnd, MarkedSegment, SourceText
 
@@ -30,7 +31,7 @@ _CALL_LANGUAGE = lazy_pattern(r"(?:tools?|functions?)[_-]?(?:calls?|code|uses?)"
 TOOL_LABEL = r"(?:(?:Tool|Function)(?:[ \t]Name)?|(?:工具|函数)名?称?)[ \t*]*[:：]"
 _NAME_BEFORE = (
     rf"(?:^[ \t*#`>]*+(?:{TOOL_LABEL}[ \t*`]*)?|(?<=[.:!?。：])[ \t]*`?)"
-    rf"(?P<name>{python_calls.NAME})[ \t*`:]*"
+    rf"(?P<name>{syntax.NAME})[ \t*`:]*"
 )
 _ARGUMENTS_LABEL = (
     r"\**(?:(?:(?:Tool|Function)[ \t])?(?:Arguments|Parameters|Input|Args)|(?:工具|函数)?(?:参数|输入))"
@@ -100,14 +101,14 @@ def read_fenced_block(text: SourceText, at: int, tools: KnownTools) -> MarkedSeg
                 return MarkedSegment(at, end, tuple(result[0]), is_tagged=is_certain or read is _read_tagged)
         begin = text.skip(_SPACE, opened.end())
         is_json = text.whole.startswith(("{", "["), begin)
-        broken = json_calls.read_json_segment(text, begin, tools) if is_json else None
+        broken = syntax.read_json_segment(text, begin, tools) if is_json else None
         if broken and any(call.error for call in broken.calls):
             return MarkedSegment(at, _end_of_block(text, broken.end, marks) or broken.end, broken.calls)
     closing, end = text.find(_CLOSING[marks[0]], opened.end())
     body = text.excerpt(opened.end(), closing)
     if _CALL_LANGUAGE.fullmatch(language) and body.strip() and not _is_introduced_as_example(text, at):
         reason = f"the block {language!r} contains no call of a tool that exists, or more than calls"
-        return MarkedSegment(at, end, (tagged_calls.unreadable_markup(reason, body),), is_tagged=True)
+        return MarkedSegment(at, end, (notations.unreadable_markup(reason, body),), is_tagged=True)
     return MarkedSegment(at, end, kind="code")
 
 
@@ -137,7 +138,7 @@ def read_json(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | N
     """Read a JSON value that is a call, anywhere in the text."""
     begin, tool = find_name_line(text, at, tools)
     segment = _read_arguments_object(text, begin, at, tool) if tool else None
-    segment = segment or json_calls.read_json_segment(text, at, tools)
+    segment = segment or syntax.read_json_segment(text, at, tools)
     if segment and (_is_introduced_as_example(text, segment.start) or _is_in_sentence(text, segment)):
         return MarkedSegment(at, segment.end, kind="code")
     return segment
@@ -166,11 +167,11 @@ def _read_arguments_object(text: SourceText, begin: int, at: int, tool: Callable
     except LiteralError as error:
         text.record_failure(at, error.at)
         value, failure = {}, error
-        end = json_calls.end_of_invalid_json(text, error.at)
+        end = syntax.end_of_invalid_json(text, error.at)
     if not isinstance(value, dict) or not set(value) <= set(tool.properties):
         return None
     if failure is not None:
-        error_call = unreadable_call(tool, failure.reason, text.excerpt(begin, end))
+        error_call = tool.report(failure.reason, text.excerpt(begin, end))
         return MarkedSegment(begin, end, (error_call,)) if is_below_name else None
     if not is_below_name and not (value and set(tool.parameters.get("required") or ()) <= set(value)):
         return None
@@ -179,7 +180,7 @@ def _read_arguments_object(text: SourceText, begin: int, at: int, tool: Callable
 
 def read_list(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
     """Read a Python list of calls, anywhere in the text; Markdown may escape its brackets."""
-    read = python_calls.read_list(text, at, text.end, tools)
+    read = syntax.read_python_calls(text, at, text.end, tools)
     if read is None or not _are_plausible(read[0], tools) or _MARKDOWN_LINK.match(text.whole, read[1]):
         return None
     begin = at - text.whole.startswith("\\", at - 1) if at else at
@@ -202,7 +203,7 @@ def read_line_of_calls(text: SourceText, at: int, tools: KnownTools) -> MarkedSe
     is_indented = head is not None and text.whole.startswith((" ", "\t"), start)
     is_in_program = is_indented and _COMPOUND_STATEMENT.search(text.whole, max(0, start - 400), start)
     if is_in_program or _is_introduced_as_example(text, begin):
-        read = python_calls.read_calls(text, place, text.end, tools)
+        read = syntax.read_python_calls(text, place, text.end, tools)
         return MarkedSegment(begin, read[1], kind="code") if read else None
     read = _read_rest_of_line(text, place, tools)
     if read is None:
@@ -217,12 +218,12 @@ def read_line_of_calls(text: SourceText, at: int, tools: KnownTools) -> MarkedSe
 def _read_rest_of_line(text: SourceText, at: int, tools: KnownTools) -> CallsAndEnd | None:
     """Read calls up to the end of a line that contains nothing else."""
     calls: list[ToolCall] = []
-    while read := python_calls.read_statement(text, at, text.end, tools):
+    while read := syntax.read_statement(text, at, text.end, tools):
         call, end = read
         calls.append(call)
         if ended := _LINE_END.match(text.whole, end):
             return calls, ended.end()
-        at = text.skip(python_calls.BETWEEN_CALLS, end, text.find("\n", end)[0])
+        at = text.skip(syntax.BETWEEN_CALLS, end, text.find("\n", end)[0])
     return None
 
 
@@ -239,12 +240,12 @@ def _read_tagged(text: SourceText, at: int, tools: KnownTools, *, is_certain: bo
     while True:
         at = text.skip(_SPACE, at)
         segment = (
-            tagged_calls.read_tagged_calls(text, at, tools)
-            or tagged_calls.read_xml_call(text, at, tools)
-            or tagged_calls.read_element_call(text, at, tools)
+            notations.read_tagged_calls(text, at, tools)
+            or notations.read_xml_call(text, at, tools)
+            or notations.read_element_call(text, at, tools)
         )
         if segment is None and text.whole.startswith("<", at) and (wrapper := _WRAPPER.match(text.whole, at)):
-            inner = tagged_calls.read_xml_call(text, wrapper.end(), tools)
+            inner = notations.read_xml_call(text, wrapper.end(), tools)
             segment = inner or (MarkedSegment(at, wrapper.end()) if calls and wrapper.end() > at else None)
         if segment is None:
             return (calls, at) if calls else None
@@ -253,18 +254,15 @@ def _read_tagged(text: SourceText, at: int, tools: KnownTools, *, is_certain: bo
 
 
 def _read_json_values(text: SourceText, at: int, tools: KnownTools, *, is_certain: bool) -> CallsAndEnd | None:
-    return json_calls.read_json_calls(text, at, text.end, tools, is_certain=is_certain)
+    return syntax.read_json_calls(text, at, text.end, tools, is_certain=is_certain)
 
 
 def _read_statements(text: SourceText, at: int, tools: KnownTools, *, is_certain: bool) -> CallsAndEnd | None:
-    begin = text.skip(python_calls.BETWEEN_CALLS, at)
-    if text.whole.startswith("[", begin):
-        read = python_calls.read_list(text, begin, text.end, tools)
-    else:
-        read = python_calls.read_calls(text, begin, text.end, tools)
+    begin = text.skip(syntax.BETWEEN_CALLS, at)
+    read = syntax.read_python_calls(text, begin, text.end, tools)
     if read is None or not (is_certain or _are_plausible(read[0], tools)):
         return None
-    return read[0], text.skip(python_calls.BETWEEN_CALLS, read[1])
+    return read[0], text.skip(syntax.BETWEEN_CALLS, read[1])
 
 
 def _are_plausible(calls: list[ToolCall], tools: KnownTools) -> bool:

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from ferrule.core.messages import Schema, ToolCall
 from ferrule.core.patterns import lazy_pattern
-from ferrule.parsing import plain_calls, react_calls, tagged_calls
+from ferrule.parsing import notations, plain_calls
+from ferrule.parsing.calls import NAME
 from ferrule.parsing.known_tools import KnownTools
-from ferrule.parsing.python_calls import NAME
 from ferrule.parsing.text import MarkedSegment, ProseBuilder, SourceText
 from ferrule.texts.language import begins_with_cjk
 
@@ -34,7 +34,7 @@ _THINKING_CLOSE = (
 )
 END_OF_THINKING = lazy_pattern(_THINKING_CLOSE)
 _MAX_ENDING = 1_000
-_CALLS_AFTER_THINKING = lazy_pattern(rf"<[|｜]tool[^<>\n]*>|^(?:{tagged_calls.TAG_OPENING})", re.MULTILINE)
+_CALLS_AFTER_THINKING = lazy_pattern(rf"<[|｜]tool[^<>\n]*>|^(?:{notations.TAG_OPENING})", re.MULTILINE)
 _WRAPPER = (
     r"(?:\]<\]minimax\[>\[\s*)?</?(?:(?:dots_|longcat_|[A-Za-z]+:)?(?:tool|function)_calls?|TOOLCALL|｜DSML｜\w+)>"
     r"|</?(?:steptml:)?(?:invoke|function)>"
@@ -48,25 +48,30 @@ _NOT_PROSE = lazy_pattern(rf"{_WRAPPER}|{_TOKEN}")
 
 _QUOTED_NAME = rf"[\"']{NAME}[\"']"
 
-# A fast search: a character that can begin something, or the start of a ReAct line.
-_POSSIBLE_MARKER = lazy_pattern(
+# A fast search: what may begin something, or become its beginning when more text follows.
+POSSIBLE_MARKER = lazy_pattern(
+    rf"[<\[\]{{`~◁✿]|\A\s*to=[\w.:-]{{1,100}}[ ]?<|\bfunctools\[|(?<![\w./\\-]){NAME}[ \t]?\("
+    rf"|^[ \t>*#]*+{notations.FIRST_WORDS}|{notations.NEXT_TURN}",
+    re.MULTILINE,
+)
+_MARKER = lazy_pattern(
     rf"<(?=[^\W\d]|[/|｜])|✿|\]<\]|\A\s*to=(?=[\w.:-]{{1,100}}[ ]?<)"
     rf"|\[(?=\s*+[\w{{/\"'`(\[])|\{{(?=\s*+[\"'“\w}}])|[`~◁]|\bfunctools\["
     rf"|(?<![\w./\\-]){NAME}[ \t]?\("
-    rf"|^[ \t>*#]*{react_calls.FIRST_WORDS}|{react_calls.NEXT_TURN}",
+    rf"|^[ \t>*#]*{notations.FIRST_WORDS}|{notations.NEXT_TURN}",
     re.MULTILINE,
 )
 _MARKER = lazy_pattern(
     rf"(?P<analysis>{_ANALYSIS})|(?P<answer>{_ANSWER})|(?P<thinking>{_THINKING_OPEN})|(?P<thought>{_THINKING_CLOSE})"
-    rf"|(?P<header>{_HEADER})|(?P<xml>{tagged_calls.XML_OPENING})|(?P<tagged>{tagged_calls.TAG_OPENING})|(?P<tags><tool>)"
-    rf"|(?P<part>{tagged_calls.CALL_PART})"
+    rf"|(?P<header>{_HEADER})|(?P<xml>{notations.XML_OPENING})|(?P<tagged>{notations.TAG_OPENING})|(?P<tags><tool>)"
+    rf"|(?P<part>{notations.CALL_PART})"
     rf"|(?P<wrapper>{_WRAPPER})|(?P<token>{_TOKEN})|(?P<response><tool_response>)"
-    rf"|(?P<element>{tagged_calls.ELEMENT_OPENING})"
-    rf"|(?P<final>{react_calls.FINAL_ANSWER})|(?P<action>{react_calls.ACTION_OPENING})"
+    rf"|(?P<element>{notations.ELEMENT_OPENING})"
+    rf"|(?P<final>{notations.FINAL_ANSWER})|(?P<action>{notations.ACTION_OPENING})"
     rf"|(?P<fence>```|~~~)|(?P<code>`)"
     rf"|(?P<list>\[(?=\s*+[\"'`]?{NAME}[ \t]*\())"
     rf"|(?P<json>\{{|\[(?=\s*+(?:[\[(]\s*+)?(?:\{{|{_QUOTED_NAME}\s*+,\s*+\{{)))"
-    rf"|(?P<line>{NAME}[ \t]?\()|(?P<turn>{react_calls.NEXT_TURN})",
+    rf"|(?P<line>{NAME}[ \t]?\()|(?P<turn>{notations.NEXT_TURN})",
     re.MULTILINE,
 )
 
@@ -82,7 +87,7 @@ class Marker:
 
 def find_marker(text: str, at: int) -> Marker | None:
     """Return the first marker from `at` on."""
-    while coarse := _POSSIBLE_MARKER.search(text, at):
+    while coarse := POSSIBLE_MARKER.search(text, at):
         at = coarse.start()
         if coarse.group().endswith("("):
             return Marker("line", at, coarse.end())
@@ -99,12 +104,12 @@ def match_marker(text: str, at: int) -> Marker | None:
 
 
 _READERS: dict[str, Callable[[SourceText, int, KnownTools], MarkedSegment | None]] = {
-    "tagged": tagged_calls.read_tagged_calls,
-    "xml": tagged_calls.read_xml_call,
-    "tags": react_calls.read_tool_tags,
-    "part": tagged_calls.read_call_part,
-    "element": tagged_calls.read_element_call,
-    "action": react_calls.read_react_action,
+    "tagged": notations.read_tagged_calls,
+    "xml": notations.read_xml_call,
+    "tags": notations.read_tool_tags,
+    "part": notations.read_call_part,
+    "element": notations.read_element_call,
+    "action": notations.read_react_action,
     "fence": plain_calls.read_fenced_block,
     "code": plain_calls.read_inline_code,
     "list": plain_calls.read_list,

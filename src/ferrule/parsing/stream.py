@@ -6,24 +6,18 @@ question: can the text that follows still turn this into a call? If that is not 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from ferrule.core.messages import Schema
 from ferrule.core.patterns import lazy_pattern
-from ferrule.parsing import json_calls, plain_calls, react_calls
+from ferrule.parsing import notations, plain_calls
+from ferrule.parsing.calls import NAME, extract_calls, find_name_in_json
 from ferrule.parsing.known_tools import KnownTools
 from ferrule.parsing.literals import LiteralError, LiteralReader
-from ferrule.parsing.python_calls import NAME
-from ferrule.parsing.reader import END_OF_THINKING, Marker, ParsedText, match_marker, parse_model_text
+from ferrule.parsing.reader import END_OF_THINKING, POSSIBLE_MARKER, Marker, ParsedText, match_marker, parse_model_text
 from ferrule.parsing.text import ProseBuilder, SourceText
 
 _LOOK_BACK = 1_000
-_TRIGGER = lazy_pattern(
-    rf"[<\[\]{{`~◁✿]|\A\s*to=[\w.:-]{{1,100}}[ ]?<|\bfunctools\[|(?<![\w./\\-]){NAME}[ \t]?\("
-    rf"|^[ \t>*#]*+{react_calls.FIRST_WORDS}",
-    re.MULTILINE,
-)
 _HEAD_SO_FAR = lazy_pattern(
     rf"[ \t>*#•→=-]*+(?:\d{{1,3}}[.)]?[ \t]*)?`?(?:{plain_calls.TOOL_LABEL}[ \t*`]*+)?"
     r"(?:[^\W\d][\w./\\-]*+(?:,[ \t]*\w*+){0,8}[ \t]*(?:=[ \t]*)?)?"
@@ -39,7 +33,7 @@ _LIST_SO_FAR = lazy_pattern(
     rf"\[\s*+[(\[]?\s*+(?:[\"'`]?{NAME}[ \t]*[\"']?\s*+,?\s*+|[\"'`])?\Z|\[(?:T(?:O(?:OL_?[A-Z_]*)?)?|/?T?H?I?N?K?)\Z"
 )
 _VALUE_SO_FAR = lazy_pattern(r"[\w.$+\\-]*+[ \t]*+:?\Z")
-_LINE_SO_FAR = lazy_pattern(rf"[ \t>*#]*+{react_calls.FIRST_WORDS}[ \t\d*]*\Z")
+_LINE_SO_FAR = lazy_pattern(rf"[ \t>*#]*+{notations.FIRST_WORDS}[ \t\d*]*\Z")
 _JSON_SO_FAR = lazy_pattern(r"\{\s*+(?:[\"'“\w}]|\Z)|\[")
 _OPENS_CALLS = ("analysis", "answer", "tagged", "xml", "tags", "part", "wrapper", "action", "list")
 _BEGINS_CALLS = (
@@ -88,7 +82,7 @@ class ToolCallReader:
             return self._skip_thinking()
         text = SourceText(self._before + self._pending)
         offset = at = settled = len(self._before)
-        while trigger := _TRIGGER.search(text.whole, at):
+        while trigger := POSSIBLE_MARKER.search(text.whole, at):
             start = trigger.start()
             marker = match_marker(text.whole, start)
             verdict = self._classify_trigger(text, start, marker)
@@ -145,10 +139,10 @@ class ToolCallReader:
         except LiteralError as failure:
             if _VALUE_SO_FAR.match(text.whole, failure.at):
                 return self._hold_longer()
-            return "stop" if json_calls.invalid_json_call(text.whole[start:], "", self._tools) else start + 1
+            return "stop" if find_name_in_json(text.whole[start:]) else start + 1
         if literals.unclosed:
             return self._hold_longer()
-        return "stop" if json_calls.extract_calls(value, self._tools, [], "", is_certain=False) else end
+        return "stop" if extract_calls(value, self._tools, [], "", is_certain=False) else end
 
     def _classify_code(self, text: SourceText, start: int) -> int | str:
         if len(self._pending) < self._try_again:

@@ -125,6 +125,11 @@ class ApprovalRequest:
         """Return whether a client has made the call, which is in no run: the client repeats it after the approval."""
         return self.principal.startswith(("client:", "token:"))
 
+    @property
+    def refusal(self) -> str:
+        """Return the result of a call that the person has refused."""
+        return f"The user refused this call{f': {self.decision_reason}' if self.decision_reason else '.'}"
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -27,7 +27,7 @@ from ferrule.policy.policy import (
 from ferrule.server.authentication import Client
 from ferrule.server.problems import Problem, json_response
 from ferrule.server.services import AdminClient, CallingClient, Limit, Moment, ReadingClient, Services, ServicesOfApp
-from ferrule.server.tokens import LOCAL_AGENT, AccessToken, Role
+from ferrule.server.tokens import DEFAULT_OVERLAP, LOCAL_AGENT, MAX_OVERLAP, AccessToken, Role
 from ferrule.store.spending import CostGroup, CostSummary, summarize_costs
 from ferrule.store.statistics import count_calls_by_rule
 
@@ -94,6 +94,45 @@ async def revoke_token(request: Request, name: str, services: ServicesOfApp, cli
         request.app.state.authenticator.forget(token.token_id)
         await services.audit.write(client.principal, "revoke_token", token.name, tenant=token.tenant)
     return json_response({"name": name, "revoked": True})
+
+
+class RotationRequest(BaseModel):
+    """How a token gets another secret text."""
+
+    model_config = ConfigDict(extra="forbid")
+    overlap: Annotated[float, Field(ge=0, le=MAX_OVERLAP)] = DEFAULT_OVERLAP
+    """Seconds for which the earlier text is valid too."""
+
+
+@router.post("/tokens/{name}/rotate")
+async def rotate_token(
+    request: Request, name: str, body: RotationRequest, services: ServicesOfApp, client: AdminClient
+) -> Response:
+    """Give a token another secret text, which is in this response only. The earlier one stays valid for a while.
+
+    A client gets the text of no token that may do more than the client, lives longer, or belongs to another tenant.
+    """
+    tokens = await services.tokens.list_tokens()
+    manageable = [each for each in tokens if name in (each.name, each.token_id) and _may_manage(client, each)]
+    token = next(filter(services.tokens.is_valid, manageable), None)
+    if token is None:
+        raise Problem(404, f"There is no valid token {name!r}.")
+    remaining = None if token.expires_at is None else max(token.expires_at - time.time(), 1e-9)
+    grants = {**token.to_dict(), "expires_in": remaining}
+    try:
+        lifetime = _check_grants(
+            TokenRequest.model_construct(**{each: grants[each] for each in TokenRequest.model_fields}), client, tokens
+        )
+    except Problem:
+        raise Problem(403, f"The token {name!r} may do more than this client, which must not get its secret.") from None
+    if lifetime is not None and remaining is not None and remaining > lifetime + 1:
+        raise Problem(403, f"The token {name!r} lives longer than the token of this client.")
+    if client.token is not None and client.token.parent_id == token.token_id:
+        raise Problem(403, "A session, or an earlier secret, cannot change the secret of its token: use the token.")
+    text = await services.tokens.rotate(token, body.overlap)
+    request.app.state.authenticator.forget(token.token_id)
+    await services.audit.write(client.principal, "rotate_token", token.name, tenant=token.tenant, overlap=body.overlap)
+    return json_response({**token.to_dict(), "token": text, "overlap": body.overlap})
 
 
 def _check_grants(body: TokenRequest, client: Client, tokens: Sequence[AccessToken]) -> float | None:

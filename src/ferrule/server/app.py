@@ -4,8 +4,9 @@ The layers of a request, outermost first. `create_worker_app` adds the first two
 
     InternalListener     serves the application to the other servers and workers too, if there may be others
     ReloadableApp        makes everything below again when ferrule.toml changes
+    ObservedRequests     counts requests and their times, and writes the access log
     TracedApp            makes the request part of a trace, if traces are configured
-    InternalMcp          runs calls for the other servers, if they came in at the internal listener
+    InternalRequests     runs calls for the other servers and takes their messages, at the internal listener
     AccessControl        checks host, origin, token and size, and limits the headers
     FrequentRequests     answers plain calls before they are routed
     FastAPI              all other routes
@@ -50,10 +51,11 @@ from ferrule.server.asgi import encode_event, event_stream, mark_endless
 from ferrule.server.authentication import Authenticator, Client
 from ferrule.server.call_limits import CallAllowance, CallLimits
 from ferrule.server.fleet import describe_event
-from ferrule.server.internal_mcp import InternalEndpoint, InternalMcp
+from ferrule.server.internal_mcp import InternalEndpoint, InternalRequests
 from ferrule.server.listening import InternalListener
 from ferrule.server.mcp.forwarding import RequestForwarder
 from ferrule.server.mcp.http import McpHttpApp, VirtualServer
+from ferrule.server.metrics import ObservedRequests
 from ferrule.server.oauth import TokenVerifier
 from ferrule.server.problems import Problem, handle_error, handle_invalid_request, json_response
 from ferrule.server.reloading import MakeApp, ReloadableApp
@@ -153,6 +155,7 @@ def create_app(
         for name, each in selections.items()
     }
 
+    services.mcp_sessions.update((path, each.sessions) for path, each in mcp_apps.items())
     shared = None if fleet.address is None else SharedServers(library.engine, fleet)
     mcp_servers: list[McpHttpApp | InternalEndpoint] = [*mcp_apps.values()]
     mcp_servers += [] if shared is None else [shared.endpoint]
@@ -162,6 +165,7 @@ def create_app(
         async with library:
             async with _run_beside_requests(services, mcp_servers, has_model=make_orchestrator is not None):
                 yield
+            services.metrics.write()
             await limits.aclose()
             if shared is not None:
                 await shared.aclose()
@@ -175,8 +179,9 @@ def create_app(
     return add_layers(
         app,
         [
+            Middleware(ObservedRequests, services.metrics),
             Middleware(TracedApp, tracing) if tracing is not None else None,
-            Middleware(InternalMcp, shared.endpoint) if shared is not None else None,
+            Middleware(InternalRequests, shared.endpoint, fleet) if shared is not None else None,
             Middleware(
                 AccessControl,
                 authenticator=authenticator,
@@ -303,10 +308,11 @@ async def get_readiness(services: ServicesOfApp) -> Response:
 
 
 async def get_metrics(services: ServicesOfApp, client: ReadingClient) -> Response:
-    """Return calls, durations, rejections, slots and queues of this server, in Prometheus' format."""
+    """Return calls, requests, durations, rejections, slots and queues of all workers, in Prometheus' format."""
     if not client.sees_all_tenants:
         raise Problem(403, "Metrics are about all tenants: use a token without a tenant, with the role admin.")
-    return Response(services.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    living = await services.fleet.collect_metrics()
+    return Response(services.metrics.render(living), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 async def open_session(request: Request, services: ServicesOfApp, client: AnyClient) -> Response:

@@ -72,8 +72,25 @@ class StreamOptions(BaseModel):
     include_usage: StrictBool = False
 
 
+def _refuse_unsupported(request: BaseModel, **supported: Sequence[Any]) -> None:
+    """Raise Problem for a parameter that would change the answer and is not built, unless it has a supported value."""
+    for name, values in supported.items():
+        value = (request.model_extra or {}).get(name)
+        if value and value not in values:
+            raise Problem(
+                400,
+                f"The parameter {name!r} is not supported here. The agent uses its own tools and gives one answer as "
+                "text: leave it out.",
+                code="unsupported_parameter",
+                param=name,
+            )
+
+
+_PLAIN_TEXT: Final = {"type": "text"}
+
+
 class ChatCompletionRequest(BaseModel):
-    """OpenAI's request; sampling parameters and tools are accepted and not used: the agent has its own."""
+    """OpenAI's request. Sampling parameters are accepted and not used; what would change the answer is refused."""
 
     model_config = ConfigDict(extra="allow")
     model: str = MODEL
@@ -113,6 +130,7 @@ async def complete_chat(
     request: Request, chat: ChatCompletionRequest, services: ServicesOfApp, client: CallingClient
 ) -> Response:
     """Answer the last message of the user, with the agent and its tools."""
+    _refuse_unsupported(chat, tools=(), functions=(), n=(1,), response_format=(_PLAIN_TEXT,), logprobs=(), audio=())
     question = _read_messages([message.model_dump() for message in chat.messages])
     strategy, reply = _find_strategy(chat.model), _ChatReply(chat)
 
@@ -133,6 +151,7 @@ async def create_response(
     request: Request, body: ResponseRequest, services: ServicesOfApp, client: CallingClient
 ) -> Response:
     """Answer the input, with the agent and its tools; `previous_response_id` continues a conversation."""
+    _refuse_unsupported(body, tools=(), text=({"format": _PLAIN_TEXT},), background=(), prompt=(), conversation=())
     items = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
     question, strategy = _read_messages(items), _find_strategy(body.model)
     if body.instructions:
@@ -217,7 +236,7 @@ async def _answer(
     listener: Callable[[Any], None] | None,
 ) -> AgentAnswer:
     async with client.calls.slot():
-        return await services.orchestrator(client).process_task(
+        result = await services.orchestrator(client).process_task(
             question.text,
             {"instructions": question.instructions} if question.instructions else None,
             strategy=strategy,
@@ -225,6 +244,9 @@ async def _answer(
             history=question.messages,
             on_event=listener,
         )
+    if result.has_model_failed:
+        raise Problem(502, f"The model gave no answer: {result.reason}", run_id=result.run_id)
+    return result
 
 
 def _answer_text(result: AgentAnswer) -> str:

@@ -1,9 +1,10 @@
-"""Several servers on one Postgres store: any of them shows what happens on the others, and stops what runs there. A
-tool that one of them cannot reach is not called by the others for a while.
+"""Several servers on one Postgres store, or several workers of one server: any of them shows what happens on the
+others, and stops what runs there. A tool that one of them cannot reach is not called by the others for a while.
 
 Servers tell each other what happens only while a client watches: a server with an open stream of events says so every
-few seconds. With another store there is one server, perhaps with several workers, and nothing to tell. Each server and
-worker registers where the others reach it, for requests that only one of them can answer.
+few seconds. Messages go through Postgres; with another store, the workers of one `ferrule serve` send them to each
+other's private sockets. Each server and worker registers where the others reach it, for requests that only one of them
+can answer.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 from uuid import uuid4
+
+import httpx
 
 from ferrule.agent import AgentAnswer
 from ferrule.agent.run import RUN_PREFIX
@@ -31,7 +34,7 @@ from ferrule.core.permission import Principal
 from ferrule.engine import ToolEngine
 from ferrule.errors import SetupError, StoreError, text_with_notes
 from ferrule.policy.approvals import ApprovalRequest
-from ferrule.store.channel import ChannelMessage
+from ferrule.store.channel import ChannelMessage, StoreChannel
 from ferrule.store.servers import (
     ServerAddress,
     list_open_circuits,
@@ -70,6 +73,10 @@ _APPROVAL_TYPES: Final = frozenset({ToolEngineEventType.APPROVAL_REQUESTED, Tool
 
 LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 SOCKET_URL: Final = "http://localhost"
+MESSAGES_PATH: Final = "/internal/messages"
+MAX_QUEUED_MESSAGES: Final = 1_000
+SEND_TIMEOUT: Final = 5.0
+"""Seconds that another worker has to take messages."""
 
 Listener: TypeAlias = Callable[[ToolEngineEvent], None]
 
@@ -92,6 +99,44 @@ class PeerRoute:
     secret: str = field(repr=False)
 
 
+class PeerChannel:
+    """Sends messages to the other workers of the same `ferrule serve`, which receive them at `MESSAGES_PATH`."""
+
+    is_available = True
+
+    def __init__(self, find_workers: Callable[[], Awaitable[dict[str, PeerRoute]]]) -> None:
+        self._find_workers = find_workers
+        self._queue: asyncio.Queue[ChannelMessage] = asyncio.Queue(MAX_QUEUED_MESSAGES)
+
+    def send(self, message: ChannelMessage) -> None:
+        """Send a message soon. A message that finds the queue full is not sent."""
+        with suppress(asyncio.QueueFull):
+            self._queue.put_nowait(message)
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        while True:
+            messages = [await self._queue.get()]
+            while not self._queue.empty():
+                messages.append(self._queue.get_nowait())
+            try:
+                workers = await self._find_workers()
+            except StoreError as error:
+                logger.warning("messages=<%d>, error=<%s> | not sent to other workers", len(messages), error)
+            else:
+                await asyncio.gather(*(_post(each, messages) for each in workers.values()))
+
+
+async def _post(worker: PeerRoute, messages: list[ChannelMessage]) -> None:
+    """Let another worker act on messages; it has done so when this returns, unless it does not answer."""
+    transport, headers = httpx.AsyncHTTPTransport(uds=worker.socket), {"Authorization": f"Bearer {worker.secret}"}
+    try:
+        async with httpx.AsyncClient(transport=transport, timeout=SEND_TIMEOUT) as client:
+            (await client.post(worker.url + MESSAGES_PATH, json=messages, headers=headers)).raise_for_status()
+    except httpx.HTTPError as error:
+        logger.info("messages=<%d>, error=<%r> | not sent to another worker", len(messages), error)
+
+
 class ServerFleet:
     """The other servers of this server's store."""
 
@@ -101,23 +146,29 @@ class ServerFleet:
         *,
         cancel_run: Callable[[str], bool],
         on_news: Callable[[], None],
+        write_metrics: Callable[[], None],
         internal_url: str | None = None,
         private_socket: Path | None = None,
         internal_secrets: Sequence[str] = (),
     ) -> None:
-        """Let `cancel_run` stop a run of this server, and call `on_news` when another server has done something.
+        """Let `cancel_run` stop a run of this server, and call `on_news` when another server has done something, and
+        `write_metrics` when another worker is asked for metrics.
 
         `internal_url` is where the others reach this server; None if they cannot. At `private_socket`, those reach it
         that have theirs in the same folder: the workers that share a port. With the first of the `internal_secrets`
         this server asks the others, and it accepts each of them; without any, each server makes its own secret.
         """
         self._engine, self._cancel_run, self._on_news = engine, cancel_run, on_news
+        self._write_metrics = write_metrics
         self.server_id = uuid4().hex[:12]
         self._servers: dict[str, ServerAddress] = {}
         """The others, as far as they are known."""
         self._looked_at = float("-inf")
         self._looking: asyncio.Task[None] | None = None
-        self._channel = engine.store.open_channel(self._receive, self._read_missed_circuits)
+        store_channel = engine.store.open_channel(self.receive, self._read_missed_circuits)
+        self._channel: StoreChannel | PeerChannel = store_channel
+        if not store_channel.is_available and private_socket is not None:
+            self._channel = PeerChannel(self._find_workers)
         self._open_circuit = engine.share_circuits(self._tell_open_circuit)
         self._tasks: set[asyncio.Task[None]] = set()
         self._listeners: set[Listener] = set()
@@ -129,10 +180,10 @@ class ServerFleet:
         """What another server must know to let this server make calls."""
         self.address: ServerAddress | None = None
         """Where the other servers reach this server, if they can; None if this is the only server."""
-        if self._channel.is_available or private_socket is not None:
+        if self._channel.is_available:
             self.address = ServerAddress(
                 server_id=self.server_id,
-                url=internal_url or "" if self._channel.is_available else "",
+                url=internal_url or "" if store_channel.is_available else "",
                 machine=socket.gethostname(),
                 socket="" if private_socket is None else str(private_socket),
                 secret=own_secret,
@@ -221,6 +272,26 @@ class ServerFleet:
             raise ServerOutOfReach("it has no address that can be used from here")
         return PeerRoute(url=address.url, secret=secret)
 
+    async def collect_metrics(self) -> Collection[str]:
+        """Let the other workers write their metrics; returns the ids of those that live."""
+        workers: dict[str, PeerRoute] = {}
+        with suppress(StoreError):  # what they wrote last counts
+            workers = await self._find_workers()
+        await asyncio.gather(*(_post(each, [{"kind": "metrics"}]) for each in workers.values()))
+        return workers
+
+    async def _find_workers(self) -> dict[str, PeerRoute]:
+        """Return how the other workers of this `ferrule serve` are reached, by their ids."""
+        if self.address is None or not self.address.socket:
+            return {}
+        if time.monotonic() - self._looked_at > ADDRESS_LIFETIME:
+            await self._look()
+        return {
+            each.server_id: PeerRoute(url=SOCKET_URL, socket=each.socket, secret=self._fleet_secret or each.secret)
+            for each in self._servers.values()
+            if each.server_id != self.server_id and self.shares_folder_with(each)
+        }
+
     def forget(self, server_id: str) -> None:
         """Forget the address of a server that does not listen any more."""
         self._servers.pop(server_id, None)
@@ -263,7 +334,8 @@ class ServerFleet:
             await asyncio.sleep(CHECK_INTERVAL)
         return False
 
-    def _receive(self, message: ChannelMessage) -> None:
+    def receive(self, message: ChannelMessage) -> None:
+        """Act on a message of another server."""
         match message:
             case {"kind": "watch"}:
                 self._watched_until = time.monotonic() + WATCH_LIFETIME
@@ -275,6 +347,8 @@ class ServerFleet:
                 self._engine.cancel(call_id)
             case {"kind": "circuit", "source": str(source), "tool_id": str(tool_id)}:
                 self._open_circuit(source, tool_id, 0.0)
+            case {"kind": "metrics"}:
+                self._write_metrics()
             case {"kind": "news"}:
                 self._on_news()
             case {"kind": "event"}:

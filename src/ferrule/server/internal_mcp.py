@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import Any, Final
 
+import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ferrule.core.aio import cancel_all
@@ -40,7 +41,8 @@ from ferrule.kinds.mcp.config import McpServerConfig
 from ferrule.kinds.mcp.listing import HANDLER, pinned_parts
 from ferrule.kinds.mcp.relay import ClientRequest
 from ferrule.kinds.mcp.results import ProtocolError
-from ferrule.server.asgi import mark_endless
+from ferrule.server.asgi import mark_endless, read_body, send_json
+from ferrule.server.fleet import MESSAGES_PATH, ServerFleet
 from ferrule.server.listening import is_internal
 from ferrule.server.mcp.requests import ClientCall, IncomingRequest, OrderedMessages, answer_call
 from ferrule.server.mcp.resources_and_prompts import PROMPTS, REQUEST_HANDLER, RESOURCES
@@ -79,17 +81,31 @@ def is_stateful(tool: Tool) -> bool:
     return isinstance(tool.target, McpServerConfig) and tool.target.is_stateful
 
 
-class InternalMcp:
-    """The layer that answers requests for `/internal/mcp/NAME`, if they came in at the internal listener."""
+class InternalRequests:
+    """The layer that answers the other servers: calls at `/internal/mcp/NAME`, and messages at `MESSAGES_PATH`.
 
-    def __init__(self, app: ASGIApp, endpoint: InternalEndpoint) -> None:
-        self._app, self._endpoint = app, endpoint
+    It answers only what came in at the internal listener, with one of the fleet's secrets.
+    """
+
+    def __init__(self, app: ASGIApp, endpoint: InternalEndpoint, fleet: ServerFleet) -> None:
+        self._app, self._endpoint, self._fleet = app, endpoint, fleet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and is_internal(scope) and scope["path"].startswith(INTERNAL_PATH):
-            await self._endpoint(scope, receive, send)
-        else:
+        path = scope.get("path", "")
+        is_message = path == MESSAGES_PATH
+        if scope["type"] != "http" or not is_internal(scope) or not (is_message or path.startswith(INTERNAL_PATH)):
             await self._app(scope, receive, send)
+            return
+        secret = dict(scope["headers"]).get(b"authorization", b"").removeprefix(b"Bearer ")
+        if not any(hmac.compare_digest(secret, each.encode()) for each in self._fleet.secrets):
+            problem = Problem(401, "Only servers of the same store can make this request.")
+            await problem.to_response(path)(scope, receive, send)
+        elif is_message:
+            for message in orjson.loads(await read_body(receive)):
+                self._fleet.receive(message)
+            await send_json(send, 200, b"{}")
+        else:
+            await self._endpoint(scope, receive, send)
 
 
 class InternalEndpoint:
@@ -99,17 +115,13 @@ class InternalEndpoint:
         self,
         engine: ToolEngine,
         executors: Mapping[str, ToolExecutor],
-        secrets: tuple[str, ...],
         is_owner: Callable[[str], bool],
     ) -> None:
-        """`executors` run calls here. One of the `secrets` must come with each request.
-
-        `is_owner` says whether this server has the process of a tool.
-        """
+        """`executors` run calls here. `is_owner` says whether this server has the process of a tool."""
         from mcp.server import Server
         from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
-        self._engine, self._executors, self._secrets, self._is_owner = engine, executors, secrets, is_owner
+        self._engine, self._executors, self._is_owner = engine, executors, is_owner
         server = Server[Any](
             "ferrule-internal",
             on_list_tools=self._list_tools,
@@ -126,11 +138,6 @@ class InternalEndpoint:
             yield
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        secret = dict(scope["headers"]).get(b"authorization", b"").removeprefix(b"Bearer ")
-        if not any(hmac.compare_digest(secret, each.encode()) for each in self._secrets):
-            problem = Problem(401, "Only servers of the same store can make this request.")
-            await problem.to_response(scope["path"])(scope, receive, send)
-            return
         if scope["method"] == "GET":  # the stream of a session, for messages that answer no request
             mark_endless(scope)
         disconnected = scope[_DISCONNECTED] = asyncio.Event()

@@ -35,7 +35,8 @@ class Problem(Exception):
         title = HTTPStatus(self.status).phrase
         content = {**self.members, "type": "about:blank", "title": title, "status": self.status, "detail": self.detail}
         if path.startswith(OPENAI_PATHS):
-            error = {"message": self.detail, "type": "invalid_request_error", "param": None}
+            kind = "invalid_request_error" if self.status < 500 else "server_error"
+            error = {"message": self.detail, "type": kind, "param": content.get("param")}
             content["error"] = {**error, "code": content.get("code")}
         return json_response(content, self.status, headers=self.headers, media_type=PROBLEM_TYPE)
 

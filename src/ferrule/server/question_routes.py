@@ -395,7 +395,7 @@ async def show_approval(approval_id: str, services: ServicesOfApp, client: Readi
 async def decide_approval(
     approval_id: str, decision: ApprovalDecision, services: ServicesOfApp, client: ApprovingClient
 ) -> Response:
-    """Approve or refuse a call. A run then continues by itself; a client repeats its call."""
+    """Approve or refuse a call. A run then continues automatically; a client repeats its call."""
     await _find_request(approval_id, services, client)
     approval = Approval(allowed=decision.allowed, reason=decision.reason, arguments=decision.arguments)
     try:

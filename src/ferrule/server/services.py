@@ -23,7 +23,8 @@ from ferrule.server.authentication import Client, Visibility
 from ferrule.server.call_limits import CallLimits
 from ferrule.server.fleet import ServerFleet
 from ferrule.server.idempotency import IdempotentRequests
-from ferrule.server.metrics import CallMetrics, LimitSamples
+from ferrule.server.mcp.sessions import McpSessions
+from ferrule.server.metrics import LimitSamples, ServerMetrics
 from ferrule.server.problems import Problem
 from ferrule.server.runs import Continuations, RunSummaries
 from ferrule.server.store_changes import StoreChanges
@@ -56,17 +57,25 @@ class Services:
         `private_socket` those that share its port; by `internal_secrets` the servers know each other.
         """
         self.library, self.tokens, self.policy, self._limits = library, tokens, policy, limits
-        self.metrics = CallMetrics(library.engine)
-        self.limit_samples = LimitSamples(library.engine, self.metrics)
         self.changes = StoreChanges(library.engine.store)
         self.fleet = ServerFleet(
             library.engine,
             cancel_run=self.cancel_run,
             on_news=self.changes.look_now,
+            write_metrics=lambda: self.metrics.write(),
             internal_url=internal_url,
             private_socket=private_socket,
             internal_secrets=internal_secrets,
         )
+        self.mcp_sessions: dict[str, McpSessions] = {}
+        """The sessions of MCP clients, by the paths of the servers."""
+        self.metrics = ServerMetrics(
+            library.engine,
+            self.fleet.server_id,
+            None if private_socket is None else private_socket.parent,
+            lambda: {path: len(sessions) for path, sessions in self.mcp_sessions.items()},
+        )
+        self.limit_samples = LimitSamples(library.engine, self.metrics)
         self.continuations = Continuations(library.engine, self._continue_run, lambda run_id: run_id in self._tasks)
         self.audit = AuditLog(library.engine.store)
         self.idempotent_requests = IdempotentRequests(library.engine)

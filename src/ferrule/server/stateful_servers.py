@@ -212,7 +212,7 @@ class SharedServers:
         executors: dict[str, ToolExecutor] = {HANDLER: engine.mcp, REQUEST_HANDLER: RequestExecutor(engine.mcp)}
         for name, executor in executors.items():
             engine.register_executor(name, StatefulExecutor(executor, owners, self._peers))
-        self.endpoint = InternalEndpoint(engine, executors, fleet.secrets, owners.has_process)
+        self.endpoint = InternalEndpoint(engine, executors, owners.has_process)
 
     async def aclose(self) -> None:
         await self._peers.aclose()

@@ -29,6 +29,9 @@ LOCAL_AGENT: Final = Principal(kind="agent", name="orchestrator")
 """Who makes the calls of runs that no token has started."""
 TOKEN_PREFIX: Final = "frl_"
 SESSION_SECONDS: Final = 12 * 3600.0
+DEFAULT_OVERLAP: Final = 24 * 3600.0
+"""Seconds for which the earlier secret of a token is valid after the token got another."""
+MAX_OVERLAP: Final = 90 * 86_400.0
 _PERMISSIONS: Final[dict[Role, frozenset[Permission]]] = {
     "viewer": frozenset({"read"}),
     "caller": frozenset({"read", "call"}),
@@ -174,18 +177,41 @@ class Tokens:
 
         The session ends with the token at the latest. A session that a session creates ends no later than its creator.
         """
-        now = self._clock()
-        expires_at = now + seconds if token.expires_at is None else min(now + seconds, token.expires_at)
-        grants = {k: v for k, v in token.to_dict().items() if k not in ("token_id", "name") and not k.endswith("_at")}
-        row = _make_row(token.name, grants, now, expires_at, parent_id=token.root_id)
+        row = self._make_session_row(token, seconds)
         text: str = row.pop("text")
         await self._store.query_without_records(table.insert_token, row)
         return text
+
+    async def rotate(self, token: AccessToken, overlap: float) -> str:
+        """Give a token another secret text, and return that text. All else about the token stays.
+
+        The earlier text, and sessions that were opened before, are valid for `overlap` seconds more at most.
+        """
+        if not 0 <= overlap <= MAX_OVERLAP:
+            raise SetupError(f"The earlier secret may stay valid for up to {MAX_OVERLAP / 86_400:g} days.")
+        row = self._make_session_row(token, overlap)
+        text: str = row.pop("text")
+        if not await self._store.query_without_records(table.replace_secret, token.token_id, row):
+            raise SetupError(f"The token {token.name!r} is not valid any more.")
+        return text
+
+    def _make_session_row(self, token: AccessToken, seconds: float) -> dict[str, Any]:
+        now = self._clock()
+        expires_at = now + seconds if token.expires_at is None else min(now + seconds, token.expires_at)
+        grants = {k: v for k, v in token.to_dict().items() if k not in ("token_id", "name") and not k.endswith("_at")}
+        return _make_row(token.name, grants, now, expires_at, parent_id=token.root_id)
 
     async def find(self, text: str) -> AccessToken | None:
         """Find the valid token or session with this secret text."""
         row = await self._store.query_without_records(table.find_token, hash_token(text), self._clock())
         return None if row is None else _from_row(row)
+
+    async def find_by_name(self, name_or_id: str) -> AccessToken:
+        """Find the valid token with a name or an id. Raises SetupError if there is none."""
+        for token in await self.list_tokens():
+            if name_or_id in (token.name, token.token_id) and self.is_valid(token):
+                return token
+        raise SetupError(f"There is no valid token {name_or_id!r}. `ferrule tokens list` shows them.")
 
     async def list_tokens(self, *, with_external_sessions: bool = False) -> list[AccessToken]:
         """List all tokens, and on request the sessions of users of an issuer."""
@@ -260,6 +286,7 @@ def _from_row(row: dict[str, Any]) -> AccessToken:
 AUDIT_STREAM: Final = "audit"
 AuditedAction: TypeAlias = Literal[
     "create_token",
+    "rotate_token",
     "revoke_token",
     "enable_tool",
     "disable_tool",

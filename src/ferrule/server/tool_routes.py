@@ -14,6 +14,7 @@ from ferrule.core.content import encode_json
 from ferrule.core.permission import effect_tier
 from ferrule.core.spec import MCPServerSpec, Tool, ToolCapability, listing_order
 from ferrule.errors import (
+    SetupError,
     ToolNotFound,
 )
 from ferrule.kinds.mcp.executor import config_of_tool
@@ -156,15 +157,18 @@ async def register_tool(
             connection_params={"headers": entry.mcp.headers},
         )
         result = await services.library.register_mcp_server(spec)
+        if not result.success:
+            raise Problem(422, result.error or "The tool could not be added.")
     else:
         document = entry.openapi
         source = document.source if isinstance(document.source, str) else encode_json(document.source).decode()
         options = {"name": name, "server": document.server, "operations": document.operations}
-        result = await services.library.register_openapi(source, **options)
-    if not result.success:
-        raise Problem(422, result.error or "The tool could not be added.")
+        try:
+            await services.library.register_openapi(source, **options)
+        except SetupError as error:
+            raise Problem(422, str(error)) from None
     await services.audit.write(client.principal, "register_tool", name)
-    return json_response({"tool_id": result.tool_id}, 201)
+    return json_response({"tool_id": name}, 201)
 
 
 async def _find_tool(name: str, services: Services, client: Client) -> Tool:

@@ -9,14 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from ferrule.store.database import CallStart, StoreDatabase
+from ferrule.store.sql import sa
 from ferrule.store.tables import BINDING_COLUMNS, get_table
-
-if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Connection
-
-    from ferrule.store.database import CallStart, StoreDatabase
 
 OPEN_STATES: Final = ("pending", "approved")
 """Of requests that expire."""
@@ -24,8 +21,6 @@ OPEN_STATES: Final = ("pending", "approved")
 
 def insert_approval(database: StoreDatabase, values: Mapping[str, Any]) -> dict[str, Any]:
     """Insert a request, unless the same call already has a pending one; returns the row that there is then."""
-    import sqlalchemy as sa
-
     table = get_table("approvals")
     same_call = [table.c[name] == values[name] for name in BINDING_COLUMNS]
     pending = table.select().where(*same_call, table.c.state == "pending", table.c.expires_at > values["created_at"])
@@ -43,9 +38,7 @@ def insert_approval(database: StoreDatabase, values: Mapping[str, Any]) -> dict[
 
 def find_approval(database: StoreDatabase, approval_id: str) -> dict[str, Any] | None:
     table = get_table("approvals")
-    with database.read() as connection:
-        row = connection.execute(table.select().where(table.c.approval_id == approval_id)).mappings().first()
-        return None if row is None else dict(row)
+    return database.find_first(table.select().where(table.c.approval_id == approval_id))
 
 
 def find_decision(
@@ -59,22 +52,15 @@ def find_decision(
     in_run = table.c.run_id != ""
     is_named = table.c.approval_id == approval_id
     is_relevant = in_run if approval_id is None else is_named | (in_run & (table.c.state == "refused"))
-    query = (
-        table.select()
-        .where(*_covers(binding, now), table.c.state.in_(("approved", "refused")), is_relevant)
-        .order_by(is_named.desc(), table.c.decided_at.desc())
-    )
-    with database.read() as connection:
-        row = connection.execute(query.limit(1)).mappings().first()
-        return None if row is None else dict(row)
+    is_decided = table.c.state.in_(("approved", "refused"))
+    query = table.select().where(*_covers(binding, now), is_decided, is_relevant)
+    return database.find_first(query.order_by(is_named.desc(), table.c.decided_at.desc()))
 
 
 def list_approvals(
     database: StoreDatabase, state: str | None, run_id: str | None, tenant: str | None, limit: int, now: float
 ) -> tuple[list[dict[str, Any]], int]:
     """Return the newest requests in a state (or any), of one run and tenant or of all, and their number."""
-    import sqlalchemy as sa
-
     table = get_table("approvals")
     conditions = [] if run_id is None else [table.c.run_id == run_id]
     if tenant is not None:
@@ -96,14 +82,11 @@ def list_approvals(
 
 def list_decided_runs(database: StoreDatabase, since: float, now: float) -> list[tuple[str, str, float]]:
     """Return the requests of runs decided since a time: their ids, runs and times of the decision."""
-    import sqlalchemy as sa
-
     table = get_table("approvals")
     query = sa.select(table.c.approval_id, table.c.run_id, table.c.decided_at).where(
         table.c.run_id != "", table.c.decided_at >= since, table.c.expires_at > now
     )
-    with database.read() as connection:
-        return [(row[0], row[1], row[2]) for row in connection.execute(query)]
+    return [(row[0], row[1], row[2]) for row in database.find(query)]
 
 
 def decide_approval(
@@ -112,8 +95,7 @@ def decide_approval(
     """Change the state of a request; False when it has another state by now, or has expired."""
     table = get_table("approvals")
     is_open = (table.c.approval_id == approval_id) & table.c.state.in_(from_states) & (table.c.expires_at > now)
-    with database.write() as connection:
-        return connection.execute(table.update().where(is_open).values(values)).rowcount == 1
+    return database.change(table.update().where(is_open).values(values)) == 1
 
 
 def use_approval(
@@ -130,13 +112,13 @@ def use_approval(
         return is_used
 
 
-def delete_approvals(connection: Connection, before: float) -> int:
+def delete_approvals(connection: sa.Connection, before: float) -> int:
     """Delete requests that were made before a time and are used, refused or have expired; returns how many."""
     table = get_table("approvals")
     is_open = table.c.state.in_(OPEN_STATES) & (table.c.expires_at > time.time())
     return connection.execute(table.delete().where(table.c.created_at < before, ~is_open)).rowcount
 
 
-def _covers(binding: Mapping[str, str], now: float) -> list[ColumnElement[bool]]:
+def _covers(binding: Mapping[str, str], now: float) -> list[sa.ColumnElement[bool]]:
     table = get_table("approvals")
     return [*(table.c[name] == binding[name] for name in BINDING_COLUMNS), table.c.expires_at > now]

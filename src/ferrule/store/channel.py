@@ -12,13 +12,12 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
 from ferrule.errors import StoreError
-
-if TYPE_CHECKING:
-    from ferrule.store.database import StoreDatabase
+from ferrule.store.database import StoreDatabase
+from ferrule.store.sql import sa
 
 logger = logging.getLogger("ferrule.store")
 
@@ -122,8 +121,6 @@ class StoreChannel:
 
 
 def _notify(database: StoreDatabase, sender: str, messages: Sequence[ChannelMessage]) -> None:
-    import sqlalchemy as sa
-
     with database.write() as connection:
         name = _channel_name(str(connection.exec_driver_sql("SELECT current_schema()").scalar_one()))
         for payload in pack_messages(sender, messages):

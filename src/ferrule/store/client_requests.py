@@ -6,18 +6,15 @@ of the database's machine: a server whose clock is wrong must not forget the key
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ferrule.store.database import StoreDatabase
 from ferrule.store.leases import read_database_clock
+from ferrule.store.sql import sa
 from ferrule.store.tables import get_table
 
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
-    from ferrule.store.database import StoreDatabase
-
-
-def delete_requests(connection: Connection, before: float) -> int:
+def delete_requests(connection: sa.Connection, before: float) -> int:
     """Delete requests that were made before a time, with their responses; returns how many."""
     table = get_table("requests")
     return connection.execute(table.delete().where(table.c.created_at < before)).rowcount
@@ -31,8 +28,6 @@ def claim_request(
     A claim whose answer was lost with the connection can be made again with the same id. Keys are forgotten after their
     lifetime, in seconds.
     """
-    import sqlalchemy as sa
-
     table = get_table("requests")
     is_same = (table.c.principal == principal) & (table.c.key == key)
     with database.write() as connection:
@@ -58,13 +53,11 @@ def claim_request(
 def complete_request(database: StoreDatabase, principal: str, key: str, status: int, response: str) -> None:
     table = get_table("requests")
     is_same = (table.c.principal == principal) & (table.c.key == key)
-    with database.write() as connection:
-        connection.execute(table.update().where(is_same).values(status=status, response=response))
+    database.change(table.update().where(is_same).values(status=status, response=response))
 
 
 def release_request(database: StoreDatabase, principal: str, key: str, claim_id: str) -> None:
     """Give a key back whose request was not executed."""
     table = get_table("requests")
     is_same = (table.c.principal == principal) & (table.c.key == key) & (table.c.claim_id == claim_id)
-    with database.write() as connection:
-        connection.execute(table.delete().where(is_same & table.c.response.is_(None)))
+    database.change(table.delete().where(is_same & table.c.response.is_(None)))

@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import MissingExtra, SetupError
+from ferrule.store.database import StoreDatabase
 from ferrule.store.location import make_directory, settings_directory
-from ferrule.store.tables import get_table
+from ferrule.store.sql import sa
+from ferrule.store.tables import get_table, upsert_statement
 
 if TYPE_CHECKING:
     from cryptography.fernet import MultiFernet
 
-    from ferrule.store.database import StoreDatabase
 
 KEY_VARIABLE: Final = "FERRULE_ENCRYPTION_KEY"
 KEY_FILE_VARIABLE: Final = "FERRULE_ENCRYPTION_KEY_FILE"
@@ -113,39 +114,26 @@ def check_credential_name(name: str) -> None:
 
 def _find_ciphertext(database: StoreDatabase, account: str, name: str) -> str | None:
     table = get_table("credentials")
-    with database.read() as connection:
-        row = connection.execute(table.select().where(table.c.account == account, table.c.name == name)).first()
-        return None if row is None else str(row.ciphertext)
+    row = database.find_first(table.select().where(table.c.account == account, table.c.name == name))
+    return None if row is None else str(row["ciphertext"])
 
 
 def _write_row(database: StoreDatabase, account: str, name: str, ciphertext: str) -> None:
-    import sqlalchemy as sa
-
-    statement = (
-        "INSERT INTO credentials (account, name, ciphertext, updated_at) "
-        "VALUES (:account, :name, :ciphertext, :now) ON CONFLICT (account, name) DO UPDATE SET "
-        "ciphertext = excluded.ciphertext, updated_at = excluded.updated_at"
-    )
-    values = {"account": account, "name": name, "ciphertext": ciphertext, "now": time.time()}
-    with database.write() as connection:
-        connection.execute(sa.text(statement), values)
+    values = {"account": account, "name": name, "ciphertext": ciphertext, "updated_at": time.time()}
+    database.change(upsert_statement("credentials"), values)
 
 
 def _delete_row(database: StoreDatabase, account: str, name: str) -> int:
     table = get_table("credentials")
-    with database.write() as connection:
-        return connection.execute(table.delete().where(table.c.account == account, table.c.name == name)).rowcount
+    return database.change(table.delete().where(table.c.account == account, table.c.name == name))
 
 
 def _list_rows(database: StoreDatabase, account: str | None) -> list[dict[str, Any]]:
-    import sqlalchemy as sa
-
     table = get_table("credentials")
     query = sa.select(table.c.account, table.c.name, table.c.updated_at).order_by(table.c.account, table.c.name)
     if account is not None:
         query = query.where(table.c.account == account)
-    with database.read() as connection:
-        return [dict(row) for row in connection.execute(query).mappings()]
+    return [row._asdict() for row in database.find(query)]
 
 
 # Encryption

@@ -2,8 +2,6 @@
 
 Lines are inserted with one statement per batch: the batch travels as one JSON text, which the database itself takes
 apart. So no row is ever touched by Python, and the interpreter is free for calls while SQLite works.
-
-SQLAlchemy takes longer to import than the rest of Ferrule together, so it is imported when a database is opened.
 """
 
 from __future__ import annotations
@@ -14,16 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ferrule.errors import StoreError
 from ferrule.store.encoding import last_line_per_entry, last_line_per_record, split_entries_from_calls
 from ferrule.store.entry_streams import insert_entries_statement, json_lines_sql, late_streams_statement
 from ferrule.store.location import StoreLocation, hide_password, make_file
+from ferrule.store.sql import sa
 from ferrule.store.tables import create_tables, get_table, has_tables
-
-if TYPE_CHECKING:
-    from sqlalchemy import Column, Connection, CursorResult, Dialect, Engine
 
 logger = logging.getLogger("ferrule.store")
 
@@ -64,7 +60,7 @@ class StoreDatabase:
 
     def __init__(self, location: StoreLocation) -> None:
         self._location = location
-        self._engine: Engine | None = None
+        self._engine: sa.Engine | None = None
         self._insert_calls = self._insert_start = ""
         self._insert_entries = ""
 
@@ -106,18 +102,32 @@ class StoreDatabase:
             self._engine.dispose(close=False)
 
     @contextmanager
-    def read(self) -> Iterator[Connection]:
+    def read(self) -> Iterator[sa.Connection]:
         with _raise_as_store_error(self._location), self._open_engine().connect() as connection:
             yield connection
 
     @contextmanager
-    def write(self) -> Iterator[Connection]:
+    def write(self) -> Iterator[sa.Connection]:
         with (
             _raise_as_store_error(self._location),
             self._open_engine().connect() as connection,
             connection.execution_options(ferrule_writes=True).begin(),
         ):
             yield connection
+
+    def find(self, query: sa.Select[Any] | str, values: Mapping[str, Any] | None = None) -> list[Any]:
+        """Return the rows that a query finds."""
+        with self.read() as connection:
+            return list(connection.execute(sa.text(query) if isinstance(query, str) else query, values))
+
+    def find_first(self, query: sa.Select[Any]) -> dict[str, Any] | None:
+        """Return the first row that a query finds, by column; None if it finds nothing."""
+        return next((row._asdict() for row in self.find(query.limit(1))), None)
+
+    def change(self, statement: sa.UpdateBase | str, values: Mapping[str, Any] | None = None) -> int:
+        """Execute a statement in its own transaction; return the number of rows that it has changed."""
+        with self.write() as connection:
+            return connection.execute(sa.text(statement) if isinstance(statement, str) else statement, values).rowcount
 
     def connect_outside_pool(self) -> Any:
         """Open a connection of the driver without transactions, for leases and notifications."""
@@ -159,7 +169,7 @@ class StoreDatabase:
                 raise
         return sum(self._insert_lines(*insert) for insert in inserts)
 
-    def _log_late_entries(self, connection: Connection, lines: list[bytes], owner: str) -> None:
+    def _log_late_entries(self, connection: sa.Connection, lines: list[bytes], owner: str) -> None:
         if self._location.kind != "postgresql":  # where such lines are older than what is there
             return
         statement = late_streams_statement(connection.dialect)
@@ -168,7 +178,7 @@ class StoreDatabase:
                 "stream=<%s> | entries came too late and are discarded: another process has had its lock since", stream
             )
 
-    def insert_start(self, connection: Connection, start: CallStart) -> None:
+    def insert_start(self, connection: sa.Connection, start: CallStart) -> None:
         """Record the start of a call in the transaction of a connection; a call that has ended stays as it is."""
         _execute_with_lines(connection, self._insert_start, [start.line], {"owner": start.owner})
 
@@ -196,15 +206,13 @@ class StoreDatabase:
         with self.write() as connection:
             connection.execute(calls.update().where(running).values(status="interrupted", error=INTERRUPTED))
 
-    def _open_engine(self) -> Engine:
+    def _open_engine(self) -> sa.Engine:
         if self._engine is None:
             raise StoreError("the store is closed")
         return self._engine
 
 
-def _create_engine(location: StoreLocation) -> Engine:
-    import sqlalchemy as sa
-
+def _create_engine(location: StoreLocation) -> sa.Engine:
     if location.kind == "postgresql":
         stated = sa.make_url(location.database).query
         arguments = {name: value for name, value in _POSTGRES_OPTIONS.items() if name not in stated}
@@ -254,22 +262,20 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     connection.execute("PRAGMA cache_size=-16000")
 
 
-def _begin_sqlite(connection: Connection) -> None:
+def _begin_sqlite(connection: sa.Connection) -> None:
     # A transaction that will write takes the lock first: SQLite may refuse it to one that has already read.
     writes = connection.get_execution_options().get("ferrule_writes")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
 def _execute_with_lines(
-    connection: Connection, statement: str, lines: Sequence[bytes], values: Mapping[str, Any]
-) -> CursorResult[Any]:
-    import sqlalchemy as sa
-
+    connection: sa.Connection, statement: str, lines: Sequence[bytes], values: Mapping[str, Any]
+) -> sa.CursorResult[Any]:
     document = (b"[" + b",".join(lines) + b"]").decode("utf-8", "replace")
     return connection.execute(sa.text(statement), {**values, "lines": document})
 
 
-def _insert_calls_statement(dialect: Dialect, replaces_if: str) -> str:
+def _insert_calls_statement(dialect: sa.Dialect, replaces_if: str) -> str:
     """Build an `INSERT … SELECT` from a JSON array of lines, which replace rows under a condition.
 
     Either condition keeps a call that has ended from being set back to running.
@@ -286,7 +292,7 @@ def _insert_calls_statement(dialect: Dialect, replaces_if: str) -> str:
     )
 
 
-def _column_value(number: int, column: Column[Any], dialect: Dialect) -> str:
+def _column_value(number: int, column: sa.Column[Any], dialect: sa.Dialect) -> str:
     if column.name in JSON_COLUMNS:
         return f"line.value->{number}"
     if column.name == "status":

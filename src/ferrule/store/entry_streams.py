@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING, Any, Final
 from ferrule.store.encoding import parse_stored_json
 from ferrule.store.escapes import ESCAPE_MARK, escape_text, map_texts, unescape_text
 from ferrule.store.leases import LOCK_PREFIX
+from ferrule.store.sql import sa
 
 if TYPE_CHECKING:
-    from sqlalchemy import Dialect
-
     from ferrule.store.database import StoreDatabase
 
 
 _WRITER: Final = f"SELECT writer FROM leases WHERE key = '{LOCK_PREFIX}' || (line.value->>1) AND part = ''"
 
 
-def insert_entries_statement(dialect: Dialect) -> str:
+def insert_entries_statement(dialect: sa.Dialect) -> str:
     """Build an `INSERT … SELECT` from lines. A line replaces an older value, or a value after `replaced_after`.
 
     With 0 it replaces any value: the lines of a living process are new. A line of an abandoned journal may be older
@@ -45,7 +44,7 @@ def insert_entries_statement(dialect: Dialect) -> str:
     )
 
 
-def late_streams_statement(dialect: Dialect) -> str:
+def late_streams_statement(dialect: sa.Dialect) -> str:
     """Return SQL for the streams of lines that were not inserted, because their lock has another writer."""
     return (
         f"SELECT DISTINCT line.value->>1 FROM {json_lines_sql(dialect)} WHERE COALESCE(({_WRITER}), :owner) <> :owner "
@@ -53,7 +52,7 @@ def late_streams_statement(dialect: Dialect) -> str:
     )
 
 
-def json_lines_sql(dialect: Dialect) -> str:
+def json_lines_sql(dialect: sa.Dialect) -> str:
     """Return SQL that reads the parameter `lines`, a JSON array, as the rows `line.value`."""
     if dialect.name == "postgresql":
         return "json_array_elements(CAST(:lines AS json)) AS line(value)"
@@ -62,11 +61,8 @@ def json_lines_sql(dialect: Dialect) -> str:
 
 
 def find_entries(database: StoreDatabase, stream: str) -> dict[str, Any]:
-    import sqlalchemy as sa
-
-    query = sa.text("SELECT key, CAST(value AS TEXT) FROM entries WHERE stream = :stream ORDER BY key")
-    with database.read() as connection:
-        rows = connection.execute(query, {"stream": escape_text(stream)}).all()
+    query = "SELECT key, CAST(value AS TEXT) FROM entries WHERE stream = :stream ORDER BY key"
+    rows = database.find(query, {"stream": escape_text(stream)})
     document = f"[{','.join([value for _, value in rows])}]"
     values = parse_stored_json(document)  # one by one takes twice as long
     if ESCAPE_MARK in document:
@@ -75,54 +71,39 @@ def find_entries(database: StoreDatabase, stream: str) -> dict[str, Any]:
 
 
 def find_streams(database: StoreDatabase, prefix: str) -> dict[str, float]:
-    import sqlalchemy as sa
-
-    query = sa.text(
+    query = (
         "SELECT stream, MAX(written_at) FROM entries WHERE substr(stream, 1, :length) = :prefix GROUP BY stream "
         "ORDER BY MAX(written_at) DESC, stream"
     )
     prefix = escape_text(prefix)
-    with database.read() as connection:
-        rows = connection.execute(query, {"length": len(prefix), "prefix": prefix})
-        return {unescape_text(stream): float(written_at) for stream, written_at in rows}
+    rows = database.find(query, {"length": len(prefix), "prefix": prefix})
+    return {unescape_text(stream): float(written_at) for stream, written_at in rows}
 
 
 def find_entry_times(database: StoreDatabase, stream: str) -> dict[str, float]:
     """Return when each entry of a stream was written, by key."""
-    import sqlalchemy as sa
-
-    query = sa.text("SELECT key, written_at FROM entries WHERE stream = :stream ORDER BY key")
-    with database.read() as connection:
-        rows = connection.execute(query, {"stream": escape_text(stream)})
-        return {unescape_text(key): float(written_at) for key, written_at in rows}
+    query = "SELECT key, written_at FROM entries WHERE stream = :stream ORDER BY key"
+    rows = database.find(query, {"stream": escape_text(stream)})
+    return {unescape_text(key): float(written_at) for key, written_at in rows}
 
 
 def find_last_key(database: StoreDatabase, stream: str) -> str | None:
-    import sqlalchemy as sa
-
-    query = sa.text("SELECT MAX(key) FROM entries WHERE stream = :stream")
-    with database.read() as connection:
-        key = connection.execute(query, {"stream": escape_text(stream)}).scalar()
-        return None if key is None else unescape_text(key)
+    [(key,)] = database.find("SELECT MAX(key) FROM entries WHERE stream = :stream", {"stream": escape_text(stream)})
+    return None if key is None else unescape_text(key)
 
 
 def find_last_entries(database: StoreDatabase, stream: str, limit: int, *, with_children: bool = False) -> list[Any]:
     """Return the values with the greatest keys, descending; `with_children` also of the streams `STREAM:…`."""
-    import sqlalchemy as sa
-
     condition, values = "stream = :stream", {"stream": escape_text(stream), "limit": limit}
     if with_children:
         condition += " OR substr(stream, 1, :length) = :prefix"
         values |= {"prefix": f"{values['stream']}:", "length": len(f"{values['stream']}:")}
-    query = sa.text(f"SELECT CAST(value AS TEXT) FROM entries WHERE {condition} ORDER BY key DESC LIMIT :limit")
-    with database.read() as connection:
-        rows = connection.execute(query, values).scalars().all()
-    return list(map_texts(unescape_text, parse_stored_json(f"[{','.join(rows)}]")))
+    query = f"SELECT CAST(value AS TEXT) FROM entries WHERE {condition} ORDER BY key DESC LIMIT :limit"
+    rows = database.find(query, values)
+    return list(map_texts(unescape_text, parse_stored_json(f"[{','.join(value for (value,) in rows)}]")))
 
 
 def delete_entries(database: StoreDatabase, stream: str, keys: Sequence[str] | None) -> int:
-    import sqlalchemy as sa
-
     stream = escape_text(stream)
     with database.write() as connection:
         if keys is None:

@@ -60,11 +60,10 @@ from ferrule.errors import LockHeld, StoreError
 from ferrule.store.escapes import escape_text, unescape_text
 from ferrule.store.journal import Journal
 from ferrule.store.location import StoreLocation, make_directory
+from ferrule.store.sql import sa
 from ferrule.store.tables import get_table
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from ferrule.store.database import StoreDatabase
 
 P = ParamSpec("P")
@@ -284,8 +283,6 @@ class RowLeases:
     @_repeated_after_pause
     def take(self, key: str, details: str = "") -> Takeover | None:
         """Take a lease, or keep it; return None if another owner has it."""
-        import sqlalchemy as sa
-
         owner, sent_at = self.owner, read_machine_clock()
         writer = owner if key.startswith(LOCK_PREFIX) else None
         holder = self.find(key)  # without locking the row, which its holder renews meanwhile
@@ -356,10 +353,8 @@ class RowLeases:
         pass  # the driver does not close a connection that another process opened
 
     @contextmanager
-    def _locked_row(self, key: str) -> Iterator[tuple[Connection, Any, float]]:
+    def _locked_row(self, key: str) -> Iterator[tuple[sa.Connection, Any, float]]:
         """Yield a transaction, the locked row of a lease or None, and the time after the row was locked."""
-        import sqlalchemy as sa
-
         self._database.open()
         table = get_table("leases")
         with self._database.write() as connection:
@@ -571,10 +566,8 @@ class StoreLocks:
         self._leases.close()
 
 
-def delete_writers(connection: Connection, before: float) -> None:
+def delete_writers(connection: sa.Connection, before: float) -> None:
     """Delete the old locks of streams that are deleted."""
-    import sqlalchemy as sa
-
     statement = sa.text(
         "DELETE FROM leases WHERE writer IS NOT NULL AND taken_at < :before AND expires_at < :before "
         "AND NOT EXISTS (SELECT 1 FROM entries WHERE stream = substr(leases.key, :begin))"
@@ -587,7 +580,7 @@ def read_machine_clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
 
 
-def read_database_clock(connection: Connection) -> float:
+def read_database_clock(connection: sa.Connection) -> float:
     """Return the time for what several servers must agree on, whatever their clocks say."""
     if connection.dialect.name == "postgresql":
         return float(connection.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp())").scalar_one())

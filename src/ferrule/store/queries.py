@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ferrule.errors import APPROVAL_REQUIRED, StoreError
 from ferrule.store.approvals import OPEN_STATES
@@ -20,10 +20,8 @@ from ferrule.store.record import (
     ToolCallSummary,
     percent,
 )
+from ferrule.store.sql import sa
 from ferrule.store.tables import IS_FAILURE, get_table
-
-if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Connection, Dialect, Row, Select
 
 BEST_INDEX_FIRST = (
     "conversation_id",
@@ -66,7 +64,7 @@ class CallFilter:
     """The rule of the policy that decided about the call."""
 
 
-def select_newest_first(conditions: CallFilter, dialect: Dialect) -> Select[Any]:
+def select_newest_first(conditions: CallFilter, dialect: sa.Dialect) -> sa.Select[Any]:
     calls = get_table("tool_calls").c
     query = _select_calls().where(*build_clauses(conditions, dialect))
     return query.order_by(calls.started_at.desc(), calls.record_id.desc())
@@ -88,10 +86,8 @@ def find_record(database: StoreDatabase, record_id: str) -> ToolCallRecord | Non
         return next(iter(_read_records(connection, query)), None)
 
 
-def _read_records(connection: Connection, query: Select[Any]) -> list[ToolCallRecord]:
+def _read_records(connection: sa.Connection, query: sa.Select[Any]) -> list[ToolCallRecord]:
     """Return the records, with the approvals that calls have asked for: these are decided after the calls ended."""
-    import sqlalchemy as sa
-
     records = [_row_to_record(row) for row in connection.execute(query)]
     asking = [record for record in records if record.error_type == APPROVAL_REQUIRED]
     if asking:
@@ -109,8 +105,6 @@ def _read_records(connection: Connection, query: Select[Any]) -> list[ToolCallRe
 
 
 def summarize_conversation(database: StoreDatabase, conversation_id: str) -> ToolCallSummary:
-    import sqlalchemy as sa
-
     calls = get_table("tool_calls").c
     succeeded = sa.func.sum(sa.case((calls.status == "success", 1), else_=0))
     query = (
@@ -120,8 +114,7 @@ def summarize_conversation(database: StoreDatabase, conversation_id: str) -> Too
         .group_by(calls.tool_name)
         .order_by(sa.func.count().desc(), calls.tool_name)
     )
-    with database.read() as connection:
-        rows = connection.execute(query).all()
+    rows = database.find(query)
     total, successful = sum(row[1] for row in rows), sum(row[2] for row in rows)
     return ToolCallSummary(
         conversation_id=conversation_id,
@@ -133,17 +126,13 @@ def summarize_conversation(database: StoreDatabase, conversation_id: str) -> Too
     )
 
 
-def _select_calls() -> Select[Any]:
-    import sqlalchemy as sa
-
+def _select_calls() -> sa.Select[Any]:
     columns = [c for c in get_table("tool_calls").columns if c.name != "owner"]
     # JSON is read as text, so that numbers come back with exactly the digits they had.
     return sa.select(*(sa.cast(c, sa.Text).label(c.name) if c.name in JSON_COLUMNS else c for c in columns))
 
 
-def build_clauses(conditions: CallFilter, dialect: Dialect) -> list[ColumnElement[bool]]:
-    import sqlalchemy as sa
-
+def build_clauses(conditions: CallFilter, dialect: sa.Dialect) -> list[sa.ColumnElement[bool]]:
     calls = get_table("tool_calls").c
     names = [name for name in BEST_INDEX_FIRST if getattr(conditions, name) is not None]
     clauses = [calls[name] == escape_text(getattr(conditions, name)) for name in names[:1]]
@@ -170,32 +159,28 @@ def build_clauses(conditions: CallFilter, dialect: Dialect) -> list[ColumnElemen
     return clauses
 
 
-def _contains_clause(column: ColumnElement[Any], text: str, dialect: Dialect) -> ColumnElement[bool]:
+def _contains_clause(column: sa.ColumnElement[Any], text: str, dialect: sa.Dialect) -> sa.ColumnElement[bool]:
     """Build a condition: a text is part of a column, in upper or lower case."""
     if dialect.name == "sqlite":  # whose LIKE ignores the case; `icontains` would convert all texts first
         return column.contains(text, autoescape=True)
     return column.icontains(text, autoescape=True)
 
 
-def rule_column() -> ColumnElement[str]:
-    import sqlalchemy as sa
-
+def rule_column() -> sa.ColumnElement[str]:
     return sa.literal_column("(tool_calls.metadata->>'rule')", sa.Text)
 
 
-def tenant_clause(tenant: str) -> ColumnElement[bool]:
+def tenant_clause(tenant: str) -> sa.ColumnElement[bool]:
     column = get_table("tool_calls").c.tenant
     return column == escape_text(tenant) if tenant else column.is_(None)
 
 
-def principals_clause(labels: Collection[str]) -> ColumnElement[bool]:
+def principals_clause(labels: Collection[str]) -> sa.ColumnElement[bool]:
     return get_table("tool_calls").c.principal.in_(list(map(escape_text, labels)))
 
 
-def _ended_clause(*, success: bool, by_index: bool) -> ColumnElement[bool]:
-    import sqlalchemy as sa
-
-    status: ColumnElement[Any] = get_table("tool_calls").c.status
+def _ended_clause(*, success: bool, by_index: bool) -> sa.ColumnElement[bool]:
+    status: sa.ColumnElement[Any] = get_table("tool_calls").c.status
     if not by_index:
         status = sa.func.coalesce(status, "")
     elif not success:
@@ -203,9 +188,7 @@ def _ended_clause(*, success: bool, by_index: bool) -> ColumnElement[bool]:
     return status == "success" if success else status.not_in(["success", "running"])
 
 
-def _older_than_clause(connection: Connection, after: ToolCallRecord | str) -> ColumnElement[bool]:
-    import sqlalchemy as sa
-
+def _older_than_clause(connection: sa.Connection, after: ToolCallRecord | str) -> sa.ColumnElement[bool]:
     calls = get_table("tool_calls").c
     if isinstance(after, ToolCallRecord):
         last = after.started_at, escape_text(after.record_id)
@@ -217,7 +200,7 @@ def _older_than_clause(connection: Connection, after: ToolCallRecord | str) -> C
     return sa.tuple_(calls.started_at, calls.record_id) < sa.tuple_(*map(sa.literal, last))
 
 
-def _row_to_record(row: Row[Any]) -> ToolCallRecord:
+def _row_to_record(row: sa.Row[Any]) -> ToolCallRecord:
     values = row._asdict()
     for name, value in values.items():
         if name in JSON_COLUMNS:

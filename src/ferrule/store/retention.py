@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from ferrule.errors import LockHeld, SetupError
 from ferrule.store.approvals import delete_approvals
@@ -21,14 +21,12 @@ from ferrule.store.encoding import parse_stored_json
 from ferrule.store.escapes import unescape_text
 from ferrule.store.leases import StoreLocks, delete_writers
 from ferrule.store.spending import delete_spending
+from ferrule.store.sql import sa
 from ferrule.store.tables import get_table
 from ferrule.store.tokens import delete_ended_tokens
 from ferrule.store.tool_vectors import delete_vectors
 
-if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Connection
-
-Transaction: TypeAlias = "Callable[[], AbstractContextManager[Connection]]"
+Transaction: TypeAlias = "Callable[[], AbstractContextManager[sa.Connection]]"
 
 BATCH_ROWS = 2_000
 """Deleted in one transaction, so that other processes get their turn."""
@@ -120,8 +118,6 @@ class OldDataDeletion:
 
     def delete_calls_beyond(self, number: int) -> None:
         """Keep the newest calls, so many of them."""
-        import sqlalchemy as sa
-
         started_at = get_table("tool_calls").c.started_at
         with self._database.read() as connection:
             oldest = connection.scalar(sa.select(started_at).order_by(started_at.desc()).offset(number - 1).limit(1))
@@ -135,8 +131,6 @@ class OldDataDeletion:
 
     def _delete_rows(self, transaction: Transaction, before: float) -> tuple[DeletionReport, set[str]]:
         """Delete rows; the report has no artifacts yet, and the set has those that calls referred to."""
-        import sqlalchemy as sa
-
         runs = self._delete_runs(transaction, before)
         counts = {}
         with transaction() as connection:
@@ -156,8 +150,6 @@ class OldDataDeletion:
         return DeletionReport(calls=calls, runs=runs, **counts), artifacts
 
     def _delete_runs(self, transaction: Transaction, before: float) -> int:
-        import sqlalchemy as sa
-
         with transaction() as connection:
             streams = connection.scalars(sa.text(_OLD_RUNS), {"before": before}).all()
         deleted = 0
@@ -188,10 +180,8 @@ def _is_waiting(last_entries: Iterator[dict[str, Any]]) -> bool:
     return True  # only answers: nothing says that the run has ended
 
 
-def _delete_calls(transaction: Transaction, condition: ColumnElement[bool]) -> tuple[int, set[str]]:
+def _delete_calls(transaction: Transaction, condition: sa.ColumnElement[bool]) -> tuple[int, set[str]]:
     """Delete ended calls; returns how many, and the artifacts they referred to."""
-    import sqlalchemy as sa
-
     calls = get_table("tool_calls")
     old = (calls.c.status != "running") & condition
     batch = sa.select(calls.c.record_id).where(old).order_by(calls.c.started_at).limit(BATCH_ROWS)
@@ -206,10 +196,8 @@ def _delete_calls(transaction: Transaction, condition: ColumnElement[bool]) -> t
             return deleted, artifacts
 
 
-def _find_unused(connection: Connection, artifacts: set[str]) -> list[str]:
+def _find_unused(connection: sa.Connection, artifacts: set[str]) -> list[str]:
     """Return the artifacts that no record refers to."""
-    import sqlalchemy as sa
-
     column = get_table("tool_calls").c.artifact_id
     return [
         artifact_id

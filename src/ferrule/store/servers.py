@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ferrule.errors import StoreError
+from ferrule.store.database import StoreDatabase
 from ferrule.store.leases import ATTEMPT_INTERVAL, MAX_ATTEMPTS, Leases, read_database_clock
-
-if TYPE_CHECKING:
-    from ferrule.store.database import StoreDatabase
+from ferrule.store.sql import sa
+from ferrule.store.tables import get_table, upsert_statement
 
 SERVER_PREFIX: Final = "server:"
 PROCESS_PREFIX: Final = "mcp:"
@@ -78,18 +78,12 @@ def claim_process(leases: Leases, name: str, server_id: str) -> str:
 
 def store_open_circuit(database: StoreDatabase, source: str, tool_id: str) -> None:
     """Record that this server cannot reach a tool. Entries older than an hour are deleted."""
-    import sqlalchemy as sa
-
+    table = get_table("open_circuits")
     with database.write() as connection:
-        values = {"source": source, "tool_id": tool_id, "now": read_database_clock(connection)}
-        connection.execute(sa.text("DELETE FROM open_circuits WHERE opened_at < :now - 3600"), values)
-        connection.execute(
-            sa.text(
-                "INSERT INTO open_circuits (source, tool_id, opened_at) VALUES (:source, :tool_id, :now) "
-                "ON CONFLICT (source, tool_id) DO UPDATE SET opened_at = excluded.opened_at"
-            ),
-            values,
-        )
+        now = read_database_clock(connection)
+        connection.execute(table.delete().where(table.c.opened_at < now - 3600))
+        values = {"source": source, "tool_id": tool_id, "opened_at": now}
+        connection.execute(sa.text(upsert_statement(table.name)), values)
 
 
 def list_open_circuits(database: StoreDatabase) -> list[tuple[str, str, float]]:

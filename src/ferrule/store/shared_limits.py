@@ -19,15 +19,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from math import sqrt
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from ferrule.store.database import StoreDatabase
 from ferrule.store.leases import read_database_clock
+from ferrule.store.sql import sa
 from ferrule.store.tables import get_table
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-    from ferrule.store.database import StoreDatabase
 
 LeaseT = TypeVar("LeaseT", "SlotLease", "StartLease")
 
@@ -267,7 +264,7 @@ def renew_leases(database: StoreDatabase, request: LeaseRequest) -> LeaseGrants:
     return LeaseGrants(slots=slot_grants, starts=start_grants)
 
 
-def _adapt_limits(connection: Connection, slots: Mapping[str, SlotRequest], now: float) -> dict[str, SlotRequest]:
+def _adapt_limits(connection: sa.Connection, slots: Mapping[str, SlotRequest], now: float) -> dict[str, SlotRequest]:
     """Return the requests with the limits that hold now."""
     table, adapted = get_table("adaptive_limits"), dict(slots)
     buckets = [bucket for bucket, wish in slots.items() if wish.load is not None]
@@ -286,7 +283,7 @@ def _adapt_limits(connection: Connection, slots: Mapping[str, SlotRequest], now:
     return adapted
 
 
-def _renew_slots(connection: Connection, request: LeaseRequest, now: float) -> dict[str, SlotGrant]:
+def _renew_slots(connection: sa.Connection, request: LeaseRequest, now: float) -> dict[str, SlotGrant]:
     table, leases = get_table("leases"), _read_rows(connection, SLOTS_PREFIX, request.slots, SlotLease)
     grants: dict[str, SlotGrant] = {}
     new_rows: list[dict[str, Any]] = []
@@ -302,7 +299,7 @@ def _renew_slots(connection: Connection, request: LeaseRequest, now: float) -> d
     return grants
 
 
-def _renew_starts(connection: Connection, request: LeaseRequest, now: float) -> dict[str, StartGrant]:
+def _renew_starts(connection: sa.Connection, request: LeaseRequest, now: float) -> dict[str, StartGrant]:
     if not request.starts:
         return {}
     table, leases = get_table("leases"), _read_rows(connection, STARTS_PREFIX, request.starts, StartLease)
@@ -319,7 +316,7 @@ def _renew_starts(connection: Connection, request: LeaseRequest, now: float) -> 
 
 
 def _read_rows(
-    connection: Connection, prefix: str, buckets: Iterable[str], kind: Callable[..., LeaseT]
+    connection: sa.Connection, prefix: str, buckets: Iterable[str], kind: Callable[..., LeaseT]
 ) -> dict[str, list[LeaseT]]:
     """Return the leases of buckets."""
     table, leases = get_table("leases"), dict[str, list[LeaseT]]()
@@ -334,7 +331,7 @@ def _make_row(key: str, part: str, lease: SlotLease | StartLease, now: float, ex
     return {**values, "taken_at": now, "expires_at": expires_at}
 
 
-def _lock_leases(connection: Connection) -> float:
+def _lock_leases(connection: sa.Connection) -> float:
     """Wait for other processes that renew their leases; returns the time by which leases end."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql(

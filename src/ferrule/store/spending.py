@@ -11,15 +11,12 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
+from ferrule.store.database import StoreDatabase
 from ferrule.store.escapes import escape_text, unescape_text
+from ferrule.store.sql import sa
 from ferrule.store.tables import BINDING_COLUMNS, get_table
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-    from ferrule.store.database import StoreDatabase
 
 CostGroup: TypeAlias = Literal["tool", "model", "run", "conversation", "principal", "tenant", "day"]
 COST_GROUPS: Final = get_args(CostGroup)
@@ -108,8 +105,6 @@ def spend(
 
     The budgets named in `may_exceed` pay in any case.
     """
-    import sqlalchemy as sa
-
     statement = sa.text(
         "INSERT INTO budget_spending (budget, scope, period, spent, extension, changed_at) "
         "SELECT :budget, :scope, :period, CAST(:amount AS DOUBLE PRECISION), 0, CAST(:now AS DOUBLE PRECISION) "
@@ -164,22 +159,12 @@ def extend_budget(
 def list_spending(database: StoreDatabase) -> list[BudgetState]:
     """Return what was spent of all budgets, the latest first."""
     table = get_table("budget_spending")
-    with database.read() as connection:
-        rows = connection.execute(table.select().order_by(table.c.changed_at.desc())).all()
-    return [
-        BudgetState(
-            budget=unescape_text(row.budget),
-            scope=unescape_text(row.scope),
-            period=row.period,
-            spent=row.spent,
-            extension=row.extension,
-            changed_at=row.changed_at,
-        )
-        for row in rows
-    ]
+    rows = (row._asdict() for row in database.find(table.select().order_by(table.c.changed_at.desc())))
+    texts = ("budget", "scope")
+    return [BudgetState(**row | {name: unescape_text(row[name]) for name in texts}) for row in rows]
 
 
-def delete_spending(connection: Connection, before: float) -> None:
+def delete_spending(connection: sa.Connection, before: float) -> None:
     """Delete what was spent in periods that have ended long ago."""
     table = get_table("budget_spending")
     connection.execute(table.delete().where(table.c.changed_at < before, table.c.period != ""))
@@ -233,7 +218,7 @@ _OF_CONVERSATION: Final = (
 
 
 def _sum_calls(
-    connection: Connection, by: CostGroup, values: Mapping[str, Any], *, is_postgres: bool
+    connection: sa.Connection, by: CostGroup, values: Mapping[str, Any], *, is_postgres: bool
 ) -> dict[str, dict[str, Any]]:
     key = {
         "tool": "tool_name",
@@ -259,7 +244,7 @@ def _sum_calls(
 
 
 def _sum_replies(
-    connection: Connection, by: CostGroup, values: Mapping[str, Any], *, is_postgres: bool
+    connection: sa.Connection, by: CostGroup, values: Mapping[str, Any], *, is_postgres: bool
 ) -> dict[str, dict[str, Any]]:
     run = "(reply.value->>'run_id')"
     key = {
@@ -295,9 +280,7 @@ def _sum_replies(
     }
 
 
-def _execute(connection: Connection, query: str, values: Mapping[str, Any]) -> Iterable[Any]:
-    import sqlalchemy as sa
-
+def _execute(connection: sa.Connection, query: str, values: Mapping[str, Any]) -> Iterable[Any]:
     used = {name: value for name, value in values.items() if f":{name}" in query}
     used = {name: escape_text(value) if isinstance(value, str) else value for name, value in used.items()}
     expanding: list[Any] = [sa.bindparam(name, expanding=True) for name in used if name == "principals"]

@@ -4,35 +4,28 @@ A percentile is interpolated between two measured times (`PERCENTILE_CONT` in SQ
 `statistics.quantiles`): of the sorted times t[0] … t[n-1], p95 is t[0.95 · (n-1)], and a position between two of them
 gives a value between them. Only calls in which the tool really ran count: those with an `execution_time` above zero.
 
-There are two ways. For some of the calls (since a time, of a tenant), the database counts and sorts them. For all calls
-that would take seconds per million, so their figures are read from indexes: times are sorted there already, so that the
-position of a percentile is reached by skipping entries, and what is not successful has a separate index.
+A percentile is reached by skipping sorted times, which an index has for all calls of a tool. There are two ways to
+count: some of the calls (since a time, of a tenant) are read one by one. For all calls that would take seconds per
+million, so they are counted in indexes. What is not successful has a separate index.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import ceil, floor
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 from ferrule.errors import REJECTED
 from ferrule.store.database import StoreDatabase
 from ferrule.store.escapes import escape_text, unescape_text
 from ferrule.store.queries import CallFilter, build_clauses, principals_clause, rule_column, tenant_clause
 from ferrule.store.record import CallInterval, CallStatistics, ToolStatistics, percent
+from ferrule.store.sql import sa
 from ferrule.store.tables import IS_UNSUCCESSFUL, get_table
 
-if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Connection
-
 PERCENTILES = (0.50, 0.95, 0.99)
-MAX_QUERIES = 300
-"""In one statement; SQLite accepts 500."""
-
-Percentiles: TypeAlias = tuple[float | None, ...]
-_NOT_KNOWN: Percentiles = (None,) * len(PERCENTILES)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,23 +55,14 @@ def collect_statistics(
     tenant: str | None,
     principals: Collection[str] | None,
 ) -> CallStatistics:
+    conditions = _statistics_conditions(since, tool_name, tenant, principals)
     with database.read() as connection:
-        conditions = _statistics_conditions(since, tool_name, tenant, principals)
-        if conditions:
-            counts = _count_some_calls(connection, conditions)
-            times = _find_percentiles_by_sorting(connection, conditions, counts)
-            errors = _find_last_errors(connection, conditions)
-        else:
-            counts, failed_at = _count_all_calls(connection)
-            times = _find_percentiles_by_index(connection, counts)
-            errors = _read_errors(connection, failed_at)
-    tools = {
-        unescape_text(each.tool_name): _tool_statistics(
-            each, times.get(each.tool_name, _NOT_KNOWN), errors.get(each.tool_name)
-        )
-        for each in counts
-        if each.ended
-    }
+        counts = _count_some_calls(connection, conditions) if conditions else _count_all_calls(connection)
+        tools = {
+            unescape_text(each.tool_name): _tool_statistics(connection, conditions, each)
+            for each in counts
+            if each.ended
+        }
     total, successful = sum(each.ended for each in counts), sum(each.successful for each in counts)
     return CallStatistics(
         total=total,
@@ -91,8 +75,30 @@ def collect_statistics(
     )
 
 
-def _tool_statistics(counts: _ToolCounts, times: Percentiles, last_error: str | None) -> ToolStatistics:
-    p50, p95, p99 = times
+def _tool_statistics(
+    connection: sa.Connection, conditions: list[sa.ColumnElement[bool]], counts: _ToolCounts
+) -> ToolStatistics:
+    calls = get_table("tool_calls").c
+    of_tool = [*conditions, calls.tool_name == counts.tool_name]
+    times = sa.select(calls.execution_time.label("seconds")).where(*of_tool, calls.execution_time > 0)
+    positions = [fraction * max(0, counts.timed - 1) for fraction in PERCENTILES]
+    error = sa.select(calls.error).where(*of_tool, calls.status == "failed", sa.text(IS_UNSUCCESSFUL))
+    columns: list[Any] = [error.order_by(calls.started_at.desc()).limit(1).scalar_subquery()]
+    source: Any = None
+    for position in positions:
+        # From the end that is nearer: an index has the times in order.
+        from_start = position <= counts.timed / 2
+        order = calls.execution_time if from_start else calls.execution_time.desc()
+        skipped = floor(position) if from_start else counts.timed - 1 - ceil(position)
+        near = times.order_by(order).limit(ceil(position) - floor(position) + 1).offset(skipped).subquery()
+        bounds = sa.select(sa.func.min(near.c.seconds), sa.func.max(near.c.seconds)).subquery()
+        source = bounds if source is None else source.join(bounds, sa.true())
+        columns += bounds.c
+    [(last_error, *bounds_of_all)] = connection.execute(sa.select(*columns).select_from(source))
+    p50, p95, p99 = (
+        None if low is None else low + (high - low) * (position - floor(position))
+        for low, high, position in zip(bounds_of_all[::2], bounds_of_all[1::2], positions, strict=True)
+    )
     return ToolStatistics(
         calls=counts.ended,
         failures=counts.failed,
@@ -101,7 +107,7 @@ def _tool_statistics(counts: _ToolCounts, times: Percentiles, last_error: str | 
         p95=p95,
         p99=p99,
         last_called=datetime.fromtimestamp(counts.last_called, UTC),
-        last_error=last_error,
+        last_error=last_error and unescape_text(last_error),
     )
 
 
@@ -110,9 +116,9 @@ def _tool_statistics(counts: _ToolCounts, times: Percentiles, last_error: str | 
 
 def _statistics_conditions(
     since: datetime | None, tool_name: str | None, tenant: str | None, principals: Collection[str] | None
-) -> list[ColumnElement[bool]]:
+) -> list[sa.ColumnElement[bool]]:
     calls = get_table("tool_calls").c
-    conditions: list[ColumnElement[bool]] = []
+    conditions: list[sa.ColumnElement[bool]] = []
     if since is not None:
         conditions.append(calls.started_at >= since.timestamp())
     if tool_name is not None:
@@ -124,12 +130,10 @@ def _statistics_conditions(
     return conditions
 
 
-def _count_some_calls(connection: Connection, conditions: list[ColumnElement[bool]]) -> list[_ToolCounts]:
-    import sqlalchemy as sa
-
+def _count_some_calls(connection: sa.Connection, conditions: list[sa.ColumnElement[bool]]) -> list[_ToolCounts]:
     calls = get_table("tool_calls").c
 
-    def number(name: str, *status: str) -> ColumnElement[int]:
+    def number(name: str, *status: str) -> sa.ColumnElement[int]:
         return sa.func.sum(sa.case((calls.status.in_(status), 1), else_=0)).label(name)
 
     ran = calls.execution_time > 0
@@ -151,148 +155,43 @@ def _count_some_calls(connection: Connection, conditions: list[ColumnElement[boo
     return [_ToolCounts(**row._mapping) for row in connection.execute(query)]
 
 
-def _find_percentiles_by_sorting(
-    connection: Connection, conditions: list[ColumnElement[bool]], counts: Iterable[_ToolCounts]
-) -> dict[str, Percentiles]:
-    import sqlalchemy as sa
-
-    calls = get_table("tool_calls").c
-    conditions = [*conditions, calls.execution_time > 0]
-    by_time = sa.func.row_number().over(partition_by=calls.tool_name, order_by=calls.execution_time).label("rank")
-    ranked = sa.select(calls.tool_name, calls.execution_time, by_time).where(*conditions).subquery()
-    number = sa.func.count().label("n")
-    counted = sa.select(calls.tool_name, number).where(*conditions).group_by(calls.tool_name).subquery()
-    near = [sa.func.abs(ranked.c.rank - 1 - fraction * (counted.c.n - 1)) < 1 for fraction in PERCENTILES]
-    times: dict[str, dict[int, float]] = {}
-    for tool_name, rank, seconds in connection.execute(
-        sa.select(ranked.c.tool_name, ranked.c.rank, ranked.c.execution_time)
-        .join(counted, ranked.c.tool_name == counted.c.tool_name)
-        .where(sa.or_(*near))
-    ):
-        times.setdefault(tool_name, {})[rank] = seconds
-    return {
-        each.tool_name: tuple(_interpolate(times[each.tool_name], each.timed, fraction) for fraction in PERCENTILES)
-        for each in counts
-        if each.timed
-    }
-
-
-def _interpolate(ranked: dict[int, float], n: int, fraction: float) -> float | None:
-    """Interpolate a percentile of n times. The times near it are given by rank from 1."""
-    position = fraction * (n - 1)
-    low, high = ranked[floor(position) + 1], ranked[ceil(position) + 1]
-    return low + (high - low) * (position - floor(position))
-
-
-def _find_last_errors(connection: Connection, conditions: list[ColumnElement[bool]]) -> dict[str, str | None]:
-    import sqlalchemy as sa
-
-    table = get_table("tool_calls")
-    calls = table.c
-    last = (
-        sa.select(calls.tool_name, sa.func.max(calls.started_at).label("at"))
-        .where(*conditions, calls.status == "failed")
-        .group_by(calls.tool_name)
-        .subquery()
-    )
-    query = sa.select(calls.tool_name, calls.error).join_from(
-        last,
-        table,
-        (calls.tool_name == last.c.tool_name) & (calls.started_at == last.c.at) & (calls.status == "failed"),
-    )
-    return {tool_name: error and unescape_text(error) for tool_name, error in connection.execute(query)}
-
-
 # All calls: read from indexes
 
 
-def _count_all_calls(connection: Connection) -> tuple[list[_ToolCounts], dict[str, float]]:
-    """Return the counts of each tool, and when each tool last failed."""
-    import sqlalchemy as sa
-
+def _count_all_calls(connection: sa.Connection) -> list[_ToolCounts]:
+    calls, number = get_table("tool_calls").c, sa.func.count()
     counts: dict[str, _ToolCounts] = {}
-    failed_at: dict[str, float] = {}
     # First, so that a call that ends meanwhile is counted once.
-    others = f"SELECT tool_name, status, COUNT(*), MAX(started_at) FROM tool_calls WHERE {IS_UNSUCCESSFUL}"
-    for tool_name, status, number, last in connection.execute(sa.text(f"{others} GROUP BY tool_name, status")):
+    others = sa.select(calls.tool_name, calls.status, number).where(sa.text(IS_UNSUCCESSFUL))
+    for tool_name, status, times in connection.execute(others.group_by(calls.tool_name, calls.status)):
         each = counts.setdefault(tool_name, _ToolCounts(tool_name=tool_name))
         if status in ("failed", "interrupted"):
-            each.failed += number
+            each.failed += times
         elif status == "cancelled":
-            each.cancelled += number
+            each.cancelled += times
         else:
-            each.running += number
-        if status == "failed":
-            failed_at[tool_name] = last
-    seconds: dict[str, float] = {}
-    totals = "SELECT tool_name, COUNT(*), SUM(execution_time) FROM tool_calls GROUP BY tool_name ORDER BY tool_name"
-    for tool_name, number, sum_of_times in connection.execute(sa.text(totals)):
+            each.running += times
+    totals = sa.select(calls.tool_name, number, sa.func.sum(calls.execution_time)).group_by(calls.tool_name)
+    for tool_name, times, seconds in connection.execute(totals.order_by(calls.tool_name)).all():
         each = counts.setdefault(tool_name, _ToolCounts(tool_name=tool_name))
-        each.successful = max(0, number - each.failed - each.cancelled - each.running)
-        each.timed, seconds[tool_name] = number, sum_of_times or 0.0
-    # In two ranges of the index: `OR` would read all of it.
-    columns = (
-        "(SELECT MAX(started_at) FROM tool_calls WHERE {tool}), "
-        "(SELECT COUNT(*) FROM tool_calls WHERE {tool} AND execution_time IS NULL) + "
-        "(SELECT COUNT(*) FROM tool_calls WHERE {tool} AND execution_time <= 0)"
-    )
-    for tool_name, last, untimed in _query_each_tool(connection, [(name, columns, "") for name in seconds]):
-        each = counts[tool_name]
-        each.last_called, each.timed = last or 0.0, each.timed - untimed
-        each.mean = seconds[tool_name] / each.timed if each.timed > 0 else None
-    return [counts[name] for name in seconds], failed_at
-
-
-def _find_percentiles_by_index(connection: Connection, counts: Iterable[_ToolCounts]) -> dict[str, Percentiles]:
-    queries, fractions = [], []
-    for each in counts:
-        for fraction in PERCENTILES if each.timed > 0 else ():
-            position = fraction * (each.timed - 1)
-            # From the end that is nearer.
-            order, skipped = ("", floor(position)) if fraction <= 0.5 else ("DESC", each.timed - 1 - ceil(position))
-            limit = ceil(position) - floor(position) + 1
-            times = (
-                f"SELECT execution_time FROM tool_calls WHERE {{tool}} AND execution_time > 0 "
-                f"ORDER BY execution_time {order} LIMIT {limit} OFFSET {skipped}"
-            )
-            queries.append((each.tool_name, "MIN(execution_time), MAX(execution_time)", f"FROM ({times}) AS times"))
-            fractions.append(position - floor(position))
-    by_tool: dict[str, list[float | None]] = {}
-    for (tool_name, low, high), fraction in zip(_query_each_tool(connection, queries), fractions, strict=True):
-        by_tool.setdefault(tool_name, []).append(None if low is None else low + (high - low) * fraction)
-    return {tool_name: tuple(percentiles) for tool_name, percentiles in by_tool.items()}
-
-
-def _read_errors(connection: Connection, failed_at: dict[str, float]) -> dict[str, str | None]:
-    """Return the errors of the calls of tools at given times."""
-    call = "FROM tool_calls WHERE {tool} AND started_at = {value} AND status = 'failed'"
-    queries = [(name, "MAX(error)", call, at) for name, at in failed_at.items()]
-    return {name: error and unescape_text(error) for name, error in _query_each_tool(connection, queries)}
-
-
-def _query_each_tool(connection: Connection, queries: Sequence[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Yield one row of each query. A query is a tool's name, columns, the rest, and perhaps a value."""
-    import sqlalchemy as sa
-
-    for start in range(0, len(queries), MAX_QUERIES):
-        chunk = queries[start : start + MAX_QUERIES]
-        statements: list[str] = []
-        values: dict[str, Any] = {}
-        for number, (tool_name, columns, source, *value) in enumerate(chunk):
-            values |= {f"tool{number}": tool_name, **({f"value{number}": value[0]} if value else {})}
-            names = {"tool": f"tool_name = :tool{number}", "value": f":value{number}"}
-            statements.append(f"SELECT {number} AS number, {columns.format(**names)} {source.format(**names)}")
-        rows = {row[0]: tuple(row[1:]) for row in connection.execute(sa.text(" UNION ALL ".join(statements)), values)}
-        for number, query in enumerate(chunk):
-            yield (query[0], *rows[number])
+        each.successful = max(0, times - each.failed - each.cancelled - each.running)
+        count_of_tool = sa.select(number).where(calls.tool_name == tool_name)
+        # In two ranges of the index: `OR` would read all of it.
+        untimed = (
+            count_of_tool.where(calls.execution_time.is_(None)).scalar_subquery()
+            + count_of_tool.where(calls.execution_time <= 0).scalar_subquery()
+        )
+        last = sa.select(sa.func.max(calls.started_at)).where(calls.tool_name == tool_name).scalar_subquery()
+        [(last_called, not_timed)] = connection.execute(sa.select(last, untimed))
+        each.last_called, each.timed = last_called or 0.0, times - not_timed
+        each.mean = (seconds or 0.0) / each.timed if each.timed > 0 else None
+    return sorted(counts.values(), key=lambda each: each.tool_name)
 
 
 def count_calls_by_rule(
     database: StoreDatabase, since: datetime, tenant: str | None
 ) -> dict[str, tuple[int, float | None]]:
     """Count the calls that each rule of a policy has decided about, with the time of the last call."""
-    import sqlalchemy as sa
-
     calls, rule = get_table("tool_calls").c, rule_column()
     query = sa.select(rule, sa.func.count(), sa.func.max(calls.started_at)).where(rule.is_not(None)).group_by(rule)
     query = query.where(calls.started_at >= since.timestamp())
@@ -307,8 +206,6 @@ def count_calls_by_rule(
 
 def find_oldest_call(database: StoreDatabase) -> float | None:
     """Return when the first call started."""
-    import sqlalchemy as sa
-
     with database.read() as connection:
         oldest: float | None = connection.scalar(sa.select(sa.func.min(get_table("tool_calls").c.started_at)))
         return oldest
@@ -318,8 +215,6 @@ def collect_series(
     database: StoreDatabase, conditions: CallFilter, start: datetime, end: datetime, parts: int
 ) -> list[CallInterval]:
     """Return counts and times of calls in equal parts of a time. A percentile is one of the measured times."""
-    import sqlalchemy as sa
-
     calls, width = get_table("tool_calls").c, max(1e-3, (end - start).total_seconds() / parts)
     conditions = replace(conditions, since=start, until=end)
     with database.read() as connection:

@@ -130,6 +130,11 @@ class ToolKnowledgeStore:
             on_failure=self._count_failure,
         )
 
+    @property
+    def backlog(self) -> int:
+        """Return how much waits to be written to the database: bytes, or lines of a store in memory."""
+        return self._journal.backlog()
+
     def start(self) -> None:
         """Open the database and start the writer thread; StoreError when the database cannot be opened."""
         self._closed = False

@@ -1,17 +1,12 @@
-"""All tables of the store, and the version of their form.
-
-SQLAlchemy takes longer to import than the rest of Ferrule together, so the tables are made when a database is opened.
-"""
+"""All tables of the store, and the version of their form. They are made when a database is opened."""
 
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ferrule.errors import StoreError
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection, MetaData, Table
+from ferrule.store.sql import sa
 
 SCHEMA_VERSION: Final = 24
 """Raise it with every change of a table, or of the entries of runs."""
@@ -83,14 +78,21 @@ _CALL_INDEXES: Final = {
 """Columns and condition of each. SQL, because SQLAlchemy loads both dialects for an index with a condition."""
 
 
-def get_table(name: str) -> Table:
+def get_table(name: str) -> sa.Table:
     return _metadata().tables[name]
 
 
-def has_tables(connection: Connection) -> bool:
-    """Return whether the database has the tables. Raises StoreError if they have another version."""
-    import sqlalchemy as sa
+def upsert_statement(name: str) -> str:
+    """Return SQL that inserts a row with values for all columns, or changes the row with the same key."""
+    keys = ", ".join(get_table(name).primary_key.columns.keys())
+    names = get_table(name).columns.keys()
+    changes = ", ".join(f"{column} = excluded.{column}" for column in names)
+    values = ", ".join(f":{column}" for column in names)
+    return f"INSERT INTO {name} ({', '.join(names)}) VALUES ({values}) ON CONFLICT ({keys}) DO UPDATE SET {changes}"
 
+
+def has_tables(connection: sa.Connection) -> bool:
+    """Return whether the database has the tables. Raises StoreError if they have another version."""
     table = get_table("ferrule_migrations")
     if not sa.inspect(connection).has_table(table.name):
         return False
@@ -104,7 +106,7 @@ def has_tables(connection: Connection) -> bool:
     return True
 
 
-def create_tables(connection: Connection) -> None:
+def create_tables(connection: sa.Connection) -> None:
     """Create everything in an empty database. The caller holds a lock, so that two processes do not both do it."""
     _metadata().create_all(connection, checkfirst=False)
     for name, (columns, condition) in _CALL_INDEXES.items():
@@ -115,9 +117,7 @@ def create_tables(connection: Connection) -> None:
 
 
 @cache
-def _metadata() -> MetaData:
-    import sqlalchemy as sa
-
+def _metadata() -> sa.MetaData:
     types: dict[str, Any] = {
         "text": sa.Text,
         "json": sa.Text().with_variant(sa.JSON(), "postgresql"),

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ferrule.store.database import StoreDatabase
+from ferrule.store.sql import sa
 from ferrule.store.tables import get_table
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-    from ferrule.store.database import StoreDatabase
 
 EXTERNAL_PREFIX = "oauth-"
 """Of the ids of tokens that an identity provider has issued."""
@@ -33,17 +30,13 @@ def find_token(database: StoreDatabase, token_hash: str, now: float) -> dict[str
 
     Tokens of an identity provider are not in the table: a session with such a parent is valid until it expires.
     """
-    import sqlalchemy as sa
-
     table, parent = get_table("tokens"), get_table("tokens").alias("parent")
     query = sa.select(table).outerjoin(parent, table.c.parent_id == parent.c.token_id).where(table.c.hash == token_hash)
     for each in (table.c, parent.c):
         query = query.where(each.revoked_at.is_(None), sa.or_(each.expires_at.is_(None), each.expires_at > now))
     is_external = table.c.parent_id.startswith(EXTERNAL_PREFIX)
     query = query.where(sa.or_(table.c.parent_id.is_(None), parent.c.token_id.is_not(None), is_external))
-    with database.read() as connection:
-        row = connection.execute(query).mappings().first()
-        return None if row is None else dict(row)
+    return database.find_first(query)
 
 
 def list_tokens(database: StoreDatabase, *, with_external_sessions: bool = False) -> list[dict[str, Any]]:
@@ -52,14 +45,12 @@ def list_tokens(database: StoreDatabase, *, with_external_sessions: bool = False
     parent = table.c.parent_id
     is_listed = parent.is_(None) | parent.startswith(EXTERNAL_PREFIX) if with_external_sessions else parent.is_(None)
     query = table.select().where(is_listed).order_by(table.c.created_at.desc())
-    with database.read() as connection:
-        return [dict(row) for row in connection.execute(query).mappings()]
+    return [row._asdict() for row in database.find(query)]
 
 
 def has_token(database: StoreDatabase) -> bool:
-    query = get_table("tokens").select().where(get_table("tokens").c.parent_id.is_(None)).limit(1)
-    with database.read() as connection:
-        return connection.execute(query).first() is not None
+    table = get_table("tokens")
+    return database.find_first(table.select().where(table.c.parent_id.is_(None))) is not None
 
 
 def revoke_token(database: StoreDatabase, name_or_id: str, now: float) -> int:
@@ -67,17 +58,33 @@ def revoke_token(database: StoreDatabase, name_or_id: str, now: float) -> int:
     table = get_table("tokens")
     is_named = (table.c.name == name_or_id) & table.c.parent_id.is_(None)
     query = table.update().where(is_named | (table.c.token_id == name_or_id), table.c.revoked_at.is_(None))
+    return database.change(query.values(revoked_at=now))
+
+
+def replace_secret(database: StoreDatabase, token_id: str, values: Mapping[str, Any]) -> bool:
+    """Give a token the hash of `values`, and let the earlier hash and all sessions end with them. False if it is gone.
+
+    `values` are a session of the token, which gets the earlier hash.
+    """
+    table = get_table("tokens")
+    is_token = (table.c.token_id == token_id) & table.c.revoked_at.is_(None)
+    until = values["expires_at"]
     with database.write() as connection:
-        return connection.execute(query.values(revoked_at=now)).rowcount
+        row = connection.execute(table.select().where(is_token).with_for_update()).mappings().first()
+        if row is None:
+            return False
+        connection.execute(table.update().where(is_token).values(hash=values["hash"]))
+        ends_later = sa.or_(table.c.expires_at.is_(None), table.c.expires_at > until)
+        connection.execute(table.update().where(table.c.parent_id == token_id, ends_later).values(expires_at=until))
+        connection.execute(table.insert().values({**values, "hash": row["hash"]}))
+        return True
 
 
-def delete_ended_tokens(connection: Connection, before: float) -> int:
+def delete_ended_tokens(connection: sa.Connection, before: float) -> int:
     """Delete tokens and sessions that were revoked or expired before a time; returns how many.
 
     The newest token stays: a server without tokens would need none.
     """
-    import sqlalchemy as sa
-
     table = get_table("tokens")
     newest = sa.select(sa.func.max(table.c.created_at)).where(table.c.parent_id.is_(None)).scalar_subquery()
     is_ended = (table.c.revoked_at < before) | (table.c.expires_at < before)

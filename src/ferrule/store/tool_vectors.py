@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ferrule.store.tables import get_table
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-    from ferrule.store.database import StoreDatabase
+from ferrule.store.database import StoreDatabase
+from ferrule.store.sql import sa
+from ferrule.store.tables import get_table, upsert_statement
 
 _DIGESTS_PER_QUERY = 500
 _SECONDS_BETWEEN_MARKS = 24 * 3600
@@ -44,32 +41,24 @@ def _find_vectors(database: StoreDatabase, encoder: str, digests: list[str]) -> 
     vectors: dict[str, bytes] = {}
     for start in range(0, len(digests), _DIGESTS_PER_QUERY):
         part = (table.c.encoder == encoder) & table.c.digest.in_(digests[start : start + _DIGESTS_PER_QUERY])
-        with database.read() as connection:
-            rows = connection.execute(table.select().where(part)).all()
+        rows = database.find(table.select().where(part))
         vectors |= {row.digest: bytes(row.vector) for row in rows if isinstance(row.vector, bytes)}
         if any(row.used_at < limit for row in rows):
-            with database.write() as connection:
-                connection.execute(table.update().where(part).values(used_at=time.time()))
+            database.change(table.update().where(part).values(used_at=time.time()))
     return vectors
 
 
 def _insert_vectors(database: StoreDatabase, encoder: str, vectors: dict[str, bytes]) -> None:
-    import sqlalchemy as sa
-
     now = time.time()
     # In one order, so that two processes that insert the same rows do not wait for each other.
     rows = [
         {"encoder": encoder, "digest": digest, "vector": vectors[digest], "used_at": now} for digest in sorted(vectors)
     ]
-    statement = (
-        "INSERT INTO tool_vectors (encoder, digest, vector, used_at) VALUES (:encoder, :digest, :vector, :used_at) "
-        "ON CONFLICT (encoder, digest) DO UPDATE SET vector = excluded.vector, used_at = excluded.used_at"
-    )
     with database.write() as connection:
-        connection.execute(sa.text(statement), rows)
+        connection.execute(sa.text(upsert_statement("tool_vectors")), rows)
 
 
-def delete_vectors(connection: Connection, before: float) -> int:
+def delete_vectors(connection: sa.Connection, before: float) -> int:
     """Delete the vectors that were last used before a time; returns how many."""
     table = get_table("tool_vectors")
     return connection.execute(table.delete().where(table.c.used_at < before)).rowcount

@@ -52,12 +52,12 @@ class TracedApp:
 
             await self._app(scope, receive, send_with_status)
             if "endpoint" in scope:
-                route = _find_route(scope)
+                route = find_route(scope)
                 span.update_name(f"{method} {route}")
                 span.set_attribute("http.route", route)
 
 
-def _find_route(scope: Scope) -> str:
+def find_route(scope: Scope) -> str:
     """Return the path with the names of its parameters, of which there are few, instead of their values."""
     names = {str(value): f"{{{name}}}" for name, value in scope.get("path_params", {}).items()}
     return "/".join(names.get(part, part) for part in scope["path"].split("/"))

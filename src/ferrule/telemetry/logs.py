@@ -19,7 +19,10 @@ LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 logger = logging.getLogger("ferrule.calls")
 
-_FIELDS: Final = ("run_id", "call_id", "tool", "status", "seconds", "principal", "rule", "strategy")
+_FIELDS: Final = (
+    *("run_id", "call_id", "tool", "status", "seconds", "principal", "rule", "strategy"),
+    *("method", "route", "http_status", "address"),
+)
 """What a record of the log may have besides its message."""
 _run_id: ContextVar[str | None] = ContextVar("ferrule_log_run_id", default=None)
 
@@ -38,7 +41,7 @@ def configure_logs(log_format: LogFormat, level: LogLevel) -> None:
     for name in ("uvicorn", "uvicorn.error"):  # through the same handler
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
-    # uvicorn writes an access log if this logger reaches a handler; calls are logged by `log_events`.
+    # uvicorn writes an access log if this logger reaches a handler; requests are logged by `ObservedRequests`.
     logging.getLogger("uvicorn.access").handlers.clear()
     logging.getLogger("uvicorn.access").propagate = False
 

@@ -65,6 +65,8 @@ _INTERNAL_FIELDS: Final = frozenset({"untrusted", "note", "made_by", "headers", 
 _MAX_ITEMS: Final = 50
 _MAX_DECIMALS: Final = 4
 _FUNCTION: Final = lazy_pattern(r"\b(?:pi|[a-z]+[0-9]*(?=\())")
+_ROUNDED: Final = lazy_pattern(r"round\(.*, ?\d+\)\Z")
+"""Here the question says how many decimals it wants."""
 _FIELD: Final = lazy_pattern(r"\{(\w+)(?::(\w+))?\}")
 
 
@@ -90,7 +92,10 @@ def answer_sentence(
             return sentence.strip()
     main = _main_value(value if value is not None else result.strip())
     if isinstance(main, int | float) and not isinstance(main, bool):
-        return _number_sentence(subject or str(arguments.get("expression") or ""), main, chinese=chinese)
+        expression = str(arguments.get("expression") or "")
+        is_exact = isinstance(main, float) and not main.is_integer() and _ROUNDED.match(expression)
+        digits = repr(main) if is_exact else number_as_text(main)
+        return _number_sentence(subject or expression, main, digits, chinese=chinese)
     return value_as_text(main)
 
 
@@ -109,10 +114,9 @@ def error_text(result: str) -> str:
     return value_as_text(message if message else result)
 
 
-def _number_sentence(subject: str, value: float, *, chinese: bool) -> str:
+def _number_sentence(subject: str, value: float, text: str, *, chinese: bool) -> str:
     """`15% of 80 is 12.`; what is after `|` in the subject follows the number."""
     subject, _, unit = subject.partition("|")
-    text = number_as_text(value)
     is_rounded = isinstance(value, float) and float(text) != value
     if not subject:
         return f"结果是 {text}。" if chinese else f"The result is {text}."

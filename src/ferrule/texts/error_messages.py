@@ -44,7 +44,14 @@ _CHINESE: Final[tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]] = 
         r"more time\.",
         r"工具 \1 在 \2 秒内没有完成，已被停止。",
     ),
-    (r"The user refused this call\.", "用户拒绝了这次调用。"),
+    (r"The user refused this call([.:]) ?", lambda m: f"用户拒绝了这次调用{'。' if m[1] == '.' else '：'}"),
+    (
+        r"Tool ('[^'\n]+') did not finish within ([\d.e+]+) s\. It could not be stopped, because its code blocked the "
+        r"event loop for ([\d.]+) s, so it ran to its end: what it did has taken effect\. Write it as `def`, which "
+        r"runs in a worker process that can be killed, or await what takes long\.",
+        r"工具 \1 在 \2 秒内没有完成，也无法停止，因为它的代码阻塞了事件循环 \3 秒，已运行到结束，其效果已经产生。"
+        r"请把它写成 `def`（在可以终止的工作进程中运行），或对耗时的部分使用 await。",
+    ),
     (r"(\S+) may destroy something that cannot be restored\.", r"\1 可能造成无法恢复的破坏。"),
     (r"The policy does not allow ('[^'\n]+')\.", r"策略不允许 \1。"),
     (r"There is no tool ('[^'\n]+')(?: here)?\.(?: List the tools to see which exist\.)?", r"没有工具 \1。"),

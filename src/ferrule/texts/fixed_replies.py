@@ -111,11 +111,11 @@ DENIED: Final = {
 }
 OFFLINE_MODEL: Final = {
     "en": {
-        "failure": "That did not work: {text}",
+        "failure": "The call failed: {text}",
         "no_number": "I could not compute {subject}: {text}",
         "missing": "To use {tool} I still need: {names}.",
-        "no_result": "I did not do “{step}”: the step before it gave no result.",
-        "skipped": "I did nothing about “{step}”: no tool fits it.",
+        "no_result": "“{step}” was not done, because the step before it had no result.",
+        "skipped": "“{step}” was not done: no tool fits it.",
         "no_tool": "I can't answer “{step}” without a language model: no tool that is set up here fits it.",
         "possible_tool": "I can't answer “{step}” without a language model, which could use {tool} for it.",
         "no_question": "I can't tell what to do: there is no question.",

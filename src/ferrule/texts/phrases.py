@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from ferrule.core.patterns import lazy_pattern
+from ferrule.texts.language import SPACE_BESIDE_CHINESE
 from ferrule.texts.numbers import NUMBER
 from ferrule.texts.unit_conversion import UNIT
 
@@ -64,7 +65,7 @@ ARITHMETIC_PHRASES: Final = (
     (rf"\bmultiply {_N} (?:by|and|with) {_N}", "{0} * {1}", ""),
     (rf"\bdivide {_N} by {_N}", "{0} / {1}", ""),
     (rf"(?:the )?(?:square root|sqrt) of {_N}", "sqrt({0})", "the square root of {0}"),
-    (rf"(?:the )?cube root of {_N}", "round({0} ** (1/3), 9)", "the cube root of {0}"),
+    (rf"(?:the )?cube root of {_N}", "{0} ** (1/3)", "the cube root of {0}"),
     (
         rf"(?:the )?remainder (?:of|when) {_N} (?:is )?divided by {_N}",
         "{0} % {1}",
@@ -80,7 +81,7 @@ ARITHMETIC_PHRASES: Final = (
     (rf"{_N}除以{_N}的余数", "{0} % {1}", "{0}除以{1}的余数"),
     (rf"{_N}的?(?:平方根|开方)", "sqrt({0})", "*"),
     (rf"(?:根号|√){_N}", "sqrt({0})", "*"),
-    (rf"{_N}的?立方根", "round({0} ** (1/3), 9)", "*"),
+    (rf"{_N}的?立方根", "{0} ** (1/3)", "*"),
     (rf"{_N}的{_N}次[方幂]", "{0} ** {1}", "*"),
     (rf"{_N}的?阶乘", "factorial({0})", "*"),
     (rf"{_N}(?:翻倍|的?两倍|加倍)", "{0} * 2", "*"),
@@ -153,7 +154,7 @@ TOOL_PHRASES: Final[dict[str, tuple[str, ...]]] = {
         rf"(?:读取?|看看?|显示|打开|查看)(?:文件)?{_PATH}(?:文件)?的?(?P<order>前|最后|后)(?P<lines>\d+)行",
         rf"(?:read|show|open|print|cat|display|what(?:'s| is) in|what does)(?: me)?(?: what's in)? {_THE_FILE}{_PATH}"
         r"(?: say| contain)?",
-        rf"(?:文件)?{_PATH}(?:文件)?(?:里面?|中)?(?:写了|有|是)些?什么(?:内容)?",
+        rf"(?:文件)?{_PATH}(?:文件)?(?:里面?|中|的)?(?:写了|有|是|内容是)些?什么(?:内容)?",
         rf"(?:读取?一?下?|看看?一?下?|显示|打开|查看)(?:文件)?{_PATH}(?:文件)?(?:的内容)?",
     ),
     "search_files:names": (
@@ -173,8 +174,8 @@ TOOL_PHRASES: Final[dict[str, tuple[str, ...]]] = {
     "list_workspace_files": (
         rf"(?:(?:list|show)(?: me)?(?: all)?(?: the| my)? (?:files|folders)|(?:what|which|how many) files"
         rf" (?:are|do i have)|ls|what(?:'s| is) in this folder){_HERE}",
-        r"(?:列出|显示|查看|看看)(?:一下)?(?:所有|全部|这里|当前|文件夹|目录|[下中的])*(?:文件|目录)(?:列表)?"
-        r"|(?:这里|当前目录)?有(?:哪些|什么)文件",
+        r"(?:列出|显示|查看|看看)(?:一下)?(?:所有|全部|这个?|这里|当前|文件夹|目录|[下中里的])*(?:文件|目录)(?:列表)?"
+        r"|(?:这里|(?:这个|当前)(?:文件夹|目录)里?面?下?)?都?有(?:哪些|什么)文件",
     ),
     "file_processor__write": (
         rf"(?:create|make|write)(?: an?)?(?: new)?(?: text)? file(?: called| named)? {_PATH}"
@@ -207,11 +208,11 @@ _TOOL_PHRASES = [
 def find_tool_phrases(text: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield the phrases that a text consists of: the action, the key of the answer, and the arguments."""
     request = POLITE.sub("", text.replace("’", "'").strip())
-    for name, pattern in _TOOL_PHRASES:
-        match = pattern.fullmatch(request)
-        if match is not None:
-            action, _, key = name.partition(":")
-            yield action, key, _read_groups(match)
+    for words in dict.fromkeys((request, SPACE_BESIDE_CHINESE.sub("", request))):
+        for name, pattern in _TOOL_PHRASES:
+            if match := pattern.fullmatch(words):
+                action, _, key = name.partition(":")
+                yield action, key, _read_groups(match)
 
 
 def _read_groups(match: re.Match[str]) -> dict[str, Any]:
@@ -230,6 +231,8 @@ def _read_groups(match: re.Match[str]) -> dict[str, Any]:
     return groups
 
 
+DATA_FILE: Final = lazy_pattern(r"[\w-]\.(csv|tsv|parquet|jsonl|xlsx|xls)\b", re.IGNORECASE | re.ASCII)
+"""The name of a file with a table, and its ending."""
 _SOURCE = rf"(?P<source>{_PATH}|{_URL})"
 REWRITES: Final = (
     (rf"(?:please )?(?:summari[sz]e|sum up)(?: the (?:file|page))? {_SOURCE}[.?!]?", "read {source} ; summarize: it"),

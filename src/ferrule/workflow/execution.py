@@ -15,17 +15,17 @@ from typing import Any, Final
 
 from ferrule.agent.answer import ASK_USER, NO_TOOL, AttemptLevel, PlanStep, StepAttempt, StepResult
 from ferrule.agent.budget import NeedsPerson
+from ferrule.agent.calls import RunCall, RunCalls
 from ferrule.agent.formats import find_json_values
 from ferrule.agent.prompts import explain_denial
 from ferrule.agent.requests import HumanReply
-from ferrule.agent.turn import REFUSED_BY_USER
 from ferrule.catalog.model_schemas import NamedAction
 from ferrule.catalog.registry import ToolRegistry
 from ferrule.catalog.tags import extract_tags
-from ferrule.core.call import CALLER_PLANNER, CallMemory, ToolExecutionContext, ToolExecutionResult
+from ferrule.core.call import CALLER_PLANNER, ToolExecutionContext, ToolExecutionResult
 from ferrule.core.content import as_text
 from ferrule.core.json_schema import properties_of, resolve_schema
-from ferrule.core.messages import Message, Usage, assistant_message, system_message, user_message
+from ferrule.core.messages import Message, ToolCall, Usage, assistant_message, system_message, user_message
 from ferrule.core.model import Model, ModelRequest, can_reason
 from ferrule.core.permission import PLANNER_PRINCIPAL, CallPolicy, Principal
 from ferrule.core.spec import Effects, Tool, ToolCapability
@@ -40,6 +40,7 @@ from ferrule.errors import (
 from ferrule.hub import ToolCandidate
 from ferrule.hub.synthesis import strategy_tag_of
 from ferrule.library.library import UnifiedToolLibrary
+from ferrule.memory import RunMemory
 from ferrule.memory.failures import FailureClass, FailureClassifier
 from ferrule.parsing import parse_tool_calls
 from ferrule.policy.approvals import ApprovalRequest, Question, digest_of_arguments
@@ -82,7 +83,7 @@ class ExecutionAgent:
         *,
         policy: CallPolicy | None = None,
         principal: Principal = PLANNER_PRINCIPAL,
-        memory: CallMemory | None = None,
+        memory: RunMemory | None = None,
         failing_model: Model | None = None,
         name: str = "execution",
     ) -> None:
@@ -95,6 +96,7 @@ class ExecutionAgent:
         self._failing_model = failing_model or model
         self._policy, self._principal, self._memory = policy, principal, memory
         self._failures = FailureClassifier()
+        self._calls: RunCalls | None = None
         self.permissions = library.engine.permissions(principal, policy)
         self.usage = Usage()
 
@@ -136,16 +138,44 @@ class ExecutionAgent:
 
     # With a tool
 
+    def calls_of(self, run_id: str) -> RunCalls:
+        """Return what makes the calls of the steps of a run; the run may be empty."""
+        if self._calls is None or self._calls.run_id != run_id:
+            self._calls = RunCalls(
+                run_id,
+                self._library.engine,
+                self._library.hub,
+                name=self._name,
+                caller_type=CALLER_PLANNER,
+                principal=self._principal,
+                policy=self._policy,
+                memory=self._memory,
+                model=self._failing_model,
+            )
+        return self._calls
+
     async def _execute_with_tool(
         self, step: PlanStep, context: StepContext, attempt: int, approval: ApprovalRequest | None
     ) -> StepResult:
-        if approval is not None and approval.state == "refused":
-            return failure_result(step, f"{REFUSED_BY_USER} {approval.decision_reason}".strip(), PERMISSION_DENIED)
         try:
             tool, capability = self._library.engine.registry.find(step.tool_type)
         except CallError as error:
             return failure_result(step, str(error), error.error_type)
-        candidate = ToolCandidate.of(tool, capability)
+        candidate, candidates = (
+            ToolCandidate.of(tool, capability),
+            self._library.hub.find_by_name(tool.id, capability.name),
+        )
+        tool_call, calls = ToolCall(name=step.tool_type, id=call_id_of(step, attempt)), self.calls_of(context.run_id)
+        targets = [(each.tool, each.capability) for each in candidates]
+        call = RunCall(call=tool_call, original=tool_call, target=(tool, capability), candidates=targets)
+        result = calls.find_result(call)
+        if result is None and approval is not None and approval.state == "refused":
+            result = await calls.make(call, approval)
+        if result is not None:
+            attempts = [_make_attempt("name", tool.id, result)]
+            if (ended := _end_of_calls(step, result, tool, candidates, attempts)) is not None:
+                ended.arguments = result.arguments or {}
+                return ended
         try:
             params = await self._choose_input(step, candidate, context, approval)
         except CallError as error:
@@ -155,14 +185,9 @@ class ExecutionAgent:
                 if answer.success:
                     return answer
             return failure_result(step, str(error), error.error_type)
-        candidates = self._library.hub.find_by_name(tool.id, capability.name)
-        call = self._build_call_context(step, context, attempt)
-        if approval is not None and approval.tool_id == tool.id:  # or else it is for a call that the tool makes
-            call.approval_id = approval.approval_id
-        result = await self._library.hub.execute(tool.id, params, call, action=capability.name)
-        if result.error_type == APPROVAL_REQUIRED and "approval_id" in result.metadata:
-            request = await self._library.engine.approvals.get(result.metadata["approval_id"])
-            raise NeedsPerson(replace(request, call_id=str(step.id)))
+        call = _replace_arguments(call, params)
+        if result is None:
+            result = await calls.make(call, approval, request_id=str(step.id))
         attempts = [_make_attempt("name", tool.id, result)]
         refills = 0 if approval is not None else MAX_REFILLS
         while (ended := _end_of_calls(step, result, tool, candidates, attempts)) is None:
@@ -171,15 +196,15 @@ class ExecutionAgent:
                 other_params = await self._choose_other_arguments(step, candidate, context, params, result)
             if other_params is None:
                 ended = await self._replace_failed_call(
-                    step, context, candidate, candidates, params, call, result, attempts
+                    step, context, candidate, candidates, params, calls.context(tool_call.id), result, attempts
                 )
                 break
             params, refills = other_params, refills - 1
-            result = await self._library.hub.execute(tool.id, params, call, action=capability.name)
+            call = _replace_arguments(call, params)
+            result = await calls.make(call, request_id=str(step.id))
             attempts.append(_make_attempt("name", tool.id, result))
-        if approval is not None and result.metadata.get("arguments_edited"):
-            params = approval.edited_arguments or params
-        ended.arguments = self._library.engine.redact_arguments(tool.id, params, capability.name)
+        # Several candidates that have answered together have no arguments of their own.
+        ended.arguments = calls.redact_arguments(call) if result.arguments is None else result.arguments
         return ended
 
     def _may_need_other_arguments(
@@ -203,10 +228,7 @@ class ExecutionAgent:
     ) -> StepResult:
         """Return the result of a similar tool, or what the model knows without a tool, or the failure."""
         if not result.is_success and (tag := self._infer_capability_from_step(step, failed, candidates)) is not None:
-            # An approval of one tool is not an approval of another.
-            other = await self._library.hub.execute_by_capability(
-                tag, params, replace(call, approval_id=None), replacing=failed
-            )
+            other = await self._library.hub.execute_by_capability(tag, params, call, replacing=failed)
             attempts.append(_make_attempt("capability", ", ".join(other.metadata.get("answered_by") or [tag]), other))
             result = other if other.is_success else result
         if result.is_success:
@@ -342,19 +364,6 @@ class ExecutionAgent:
                 return tag
         return None
 
-    def _build_call_context(self, step: PlanStep, context: StepContext, attempt: int) -> ToolExecutionContext:
-        return ToolExecutionContext(
-            caller_id=self._name,
-            caller_type=CALLER_PLANNER,
-            conversation_id=context.run_id or None,
-            workflow_id=context.run_id or None,
-            tool_call_id=call_id_of(step, attempt),
-            principal=self._principal,
-            memory=self._memory,
-            policy=self._policy,
-            model=self._failing_model,
-        )
-
     # By reasoning
 
     async def _direct_reasoning(
@@ -484,6 +493,11 @@ def _answer_question(step: PlanStep, context: StepContext, reply: HumanReply | N
             options=tuple(map(as_text, options)) if isinstance(options, list) else (),
         )
     )
+
+
+def _replace_arguments(call: RunCall, params: dict[str, Any]) -> RunCall:
+    tool_call = replace(call.call, arguments=params)
+    return replace(call, call=tool_call, original=tool_call, redacted=None)
 
 
 def call_id_of(step: PlanStep, attempt: int) -> str:

@@ -29,7 +29,8 @@ from ferrule.library.library import UnifiedToolLibrary
 from ferrule.policy.approvals import Person
 from ferrule.store.escapes import to_storable_text
 from ferrule.store.location import make_directory
-from ferrule.workflow.workflow import Workflow, WorkflowRun
+from ferrule.workflow.plan_runner import PlanRunner
+from ferrule.workflow.workflow import Workflow
 
 MAX_NODES = 1_000
 """More nodes than any plan can need; LangGraph's default stops after 25."""
@@ -50,13 +51,13 @@ class PlanState(TypedDict, total=False):
 class GraphRun:
     """The context of a graph: the run, and its results that are not verified yet."""
 
-    def __init__(self, run: WorkflowRun, *, shows_state: bool) -> None:
+    def __init__(self, run: PlanRunner, *, shows_state: bool) -> None:
         self.run, self._shows_state = run, shows_state
         self.unverified: list[StepResult] = []
 
     def state(self) -> PlanState:
         """Return the state of the run, without secrets. Mostly empty without a checkpointer, the only reader."""
-        runner, secrets = self.run.runner, self.run.secrets
+        runner, secrets = self.run, self.run.secrets
         if not self._shows_state:
             return PlanState(current_step=len(runner.context.results))
         issues = [
@@ -100,7 +101,7 @@ class GraphWorkflow(Workflow):
         self._checkpointer = checkpointer
         self._graph = build_graph().compile(checkpointer=log_checkpointer_errors(checkpointer))
 
-    async def _run_stages(self, run: WorkflowRun) -> None:
+    async def _run_stages(self, run: PlanRunner) -> None:
         thread_id = to_storable_text(run.run.id)
         config = {"configurable": {"thread_id": thread_id}, "recursion_limit": MAX_NODES}
         graph_run = GraphRun(run, shows_state=self._checkpointer is not None)
@@ -134,22 +135,22 @@ def build_graph() -> Any:
 async def _run_planning(state: PlanState, runtime: Any) -> PlanState:
     graph_run: GraphRun = runtime.context
     if not graph_run.run.has_plan:
-        await graph_run.run.plan()
-    if graph_run.run.runner.needs_revision:  # also in a run that was interrupted before it was revised
+        await graph_run.run.make_plan()
+    if graph_run.run.needs_revision:  # also in a run that was interrupted before it was revised
         await graph_run.run.revise()
     return graph_run.state()
 
 
 async def _run_execution(state: PlanState, runtime: Any) -> PlanState:
     graph_run: GraphRun = runtime.context
-    if not graph_run.run.runner.is_done:
-        graph_run.unverified = await graph_run.run.execute()
+    if not graph_run.run.is_done:
+        graph_run.unverified = await graph_run.run.advance()
     return graph_run.state()
 
 
 async def _should_verify(state: PlanState, runtime: Any) -> Literal["verification", "execution", "synthesis"]:
     graph_run: GraphRun = runtime.context
-    runner = graph_run.run.runner
+    runner = graph_run.run
     if graph_run.unverified:
         return "verification"
     return "synthesis" if runner.is_done or runner.is_blocked else "execution"
@@ -164,12 +165,12 @@ async def _run_verification(state: PlanState, runtime: Any) -> PlanState:
 
 async def _should_revise(state: PlanState, runtime: Any) -> Literal["planning", "execution"]:
     graph_run: GraphRun = runtime.context
-    return "planning" if graph_run.run.runner.needs_revision else "execution"
+    return "planning" if graph_run.run.needs_revision else "execution"
 
 
 async def _run_synthesis(state: PlanState, runtime: Any) -> PlanState:
     graph_run: GraphRun = runtime.context
-    if graph_run.run.runner.is_done:  # otherwise a person must reply first
+    if graph_run.run.is_done:  # otherwise a person must reply first
         await graph_run.run.synthesize()
     return graph_run.state()
 

@@ -1,38 +1,42 @@
-"""Running a plan: every step starts as soon as the results it needs are available, many concurrently.
+"""A run with a plan: every step starts as soon as the results it needs are available, many concurrently.
 
-The runner does not depend on a graph library and writes nothing into the store. A workflow asks it for the next results
-and stores them; from the store, it can create another runner that continues.
+`PlanRunner` has the stages of the run, and each of them stores its results. It does not depend on a graph library: the
+workflows call the stages, and from the store they can create another runner that continues.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-from ferrule.agent.answer import ASK_USER, NO_TOOL, Plan, PlanStep, StepAttempt, StepId, StepResult, Verification
-from ferrule.agent.budget import HumanRequest, NeedsPerson, RunBudget
-from ferrule.agent.requests import HumanReply
-from ferrule.catalog.registry import ToolRegistry
-from ferrule.core.call import ToolExecutionResult
-from ferrule.core.events import RunEvents
-from ferrule.core.spec import Effects
-from ferrule.errors import (
-    APPROVAL_REQUIRED,
-    CANCELLED,
-    EXECUTOR_NOT_FOUND,
-    KNOWN_FAILURE,
-    PERMISSION_DENIED,
-    REJECTED,
-    TIMEOUT,
-    TOOL_NOT_FOUND,
-    VALIDATION_ERROR,
-    ToolNotFound,
+from ferrule.agent.answer import (
+    ASK_USER,
+    EMPTY_PLAN,
+    NO_TOOL,
+    AgentAnswer,
+    AgentState,
+    OnEvent,
+    Plan,
+    PlanCreated,
+    PlanStep,
+    StepEnded,
+    StepId,
+    StepResult,
+    Verification,
 )
+from ferrule.agent.budget import HumanRequest, NeedsPerson, RunBudget
+from ferrule.agent.requests import HumanReply, RunRequests
+from ferrule.agent.run import Run
+from ferrule.core.events import RunEvents, ToolEngineEventType
+from ferrule.core.messages import Usage
+from ferrule.core.spec import Effects
+from ferrule.errors import PERMISSION_DENIED, ToolNotFound
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory.advice import AlternativeTool, alternative_tools
-from ferrule.store import ToolCallRecord
+from ferrule.store.escapes import map_texts, to_storable_text
 from ferrule.workflow.execution import (
     STOPPED,
     UNKNOWN_OUTCOME,
@@ -42,13 +46,13 @@ from ferrule.workflow.execution import (
     changes_nothing,
     failure_result,
     skipped_result,
-    success_result,
 )
-from ferrule.workflow.planning import PlanningAgent
+from ferrule.workflow.plan import find_referenced_steps, find_referenced_values
+from ferrule.workflow.planning import NoPlan, PlanningAgent
 from ferrule.workflow.results import StepContext
-from ferrule.workflow.verification import VerificationAgent
+from ferrule.workflow.synthesis import CoordinationAgent
+from ferrule.workflow.verification import VerificationAgent, combine_verifications
 
-INTERRUPTED: Final = "This call was interrupted while it ran, so its outcome is unknown. It was not repeated."
 MIN_SIMILARITY: Final = 0.4
 """The minimum score of another tool to be called instead."""
 MAX_REVISIONS: Final = 2
@@ -56,57 +60,85 @@ MAX_REVISIONS: Final = 2
 _NEVER_REVISED: Final = frozenset({UNKNOWN_OUTCOME, PERMISSION_DENIED, STOPPED})
 """Failures that no revised plan may work around: the call may have had an effect, is not allowed, or hit a limit."""
 _VERIFIED_BY_PERSON: Final = Verification(verified=True, confidence=1.0)
+_WHOLE_PLAN: Final = ""
+"""In place of the id of a step, where planning, a revision or the answer waits for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowAgents:
+    """The four agents of one run."""
+
+    planning: PlanningAgent
+    execution: ExecutionAgent
+    verification: VerificationAgent
+    coordination: CoordinationAgent
+
+    @property
+    def usage(self) -> Usage:
+        return self.planning.usage + self.execution.usage + self.coordination.usage
 
 
 class PlanRunner:
-    """Runs the steps of one plan."""
+    """A run with a plan in progress in this process, with its stages in the order in which a workflow calls them."""
 
     def __init__(
         self,
-        plan: Plan,
-        context: StepContext,
-        *,
+        run: Run,
+        agents: WorkflowAgents,
         library: UnifiedToolLibrary,
-        planning: PlanningAgent,
-        execution: ExecutionAgent,
-        verification: VerificationAgent,
+        *,
+        plan: Plan | None,
+        results: dict[str, StepResult],
         budget: RunBudget,
-        records: Mapping[str, ToolCallRecord],
+        requests: RunRequests,
+        on_event: OnEvent | None,
         events: RunEvents,
+        requires_plan: bool = False,
     ) -> None:
-        """Take the `records` of calls made before the run was interrupted, by call id, which are not repeated."""
-        self.plan, self.context = plan, context
-        self._library, self._planning = library, planning
-        self._execution, self._verification = execution, verification
-        self._budget = budget
-        self._records, self._events = records, events
+        """`plan` and `results` are those of a resumed run."""
+        self.run, self._agents, self._library, self._events = run, agents, library, events
+        self._budget, self._requests, self._emit = budget, requests, on_event or (lambda event: None)
+        self._stored_plan, self._requires_plan = plan, requires_plan
+        self._plan: Plan | None = None
+        self.context = StepContext(question=run.task, run_id=run.id, results=results, history=run.history)
+        self.secrets = PlanSecrets(run, library)
+        self._usage_before = run.usage
         self._running: dict[str, asyncio.Task[StepResult]] = {}
         self._replacements: dict[str, PlanStep] = {}
         """Steps repeated with another tool. They enter the plan once they have results."""
         self._low_confidence: dict[str, StepResult] = {}
         """The first results of those steps."""
-        self.waiting: dict[str, HumanRequest] = {}
-        """Open requests to a person, by step id."""
-        self.paused_for: HumanRequest | None = None
-        """What the plan as a whole waits for: nothing new starts."""
+        self._waits: dict[str, str] = {}
+        """By step id: the id of the request that the step waits for."""
         self._replies: dict[str, HumanReply] = {}
         self.stop_reason: str | None = None
         """Which limit the run has reached, or why a person stopped it, if so."""
+        self.answer = ""
+        self._seconds: dict[str, float] = {}
+        """How long each stage took."""
+        self._stage_started = time.perf_counter()
+
+    @property
+    def plan(self) -> Plan:
+        return self._plan or EMPTY_PLAN
+
+    @property
+    def has_plan(self) -> bool:
+        return self._plan is not None
+
+    @property
+    def is_paused(self) -> bool:
+        """Return whether the plan as a whole waits for a person: nothing new starts."""
+        return self._waits.get(_WHOLE_PLAN, "") in self.run.approvals
 
     @property
     def is_done(self) -> bool:
-        return len(self.context.results) == len(self.plan.steps) and self.paused_for is None
+        return len(self.context.results) == len(self.plan.steps) and not self.is_paused
 
     @property
     def is_blocked(self) -> bool:
         """Return whether nothing can continue until a person has replied."""
-        return not self._running and (bool(self.waiting) or self.paused_for is not None)
-
-    @property
-    def open_requests(self) -> list[HumanRequest]:
-        """Return what people are asked. Several steps may wait for the same."""
-        requests = [*self.waiting.values(), *([] if self.paused_for is None else [self.paused_for])]
-        return [request for number, request in enumerate(requests) if request not in requests[:number]]
+        return not self._running and self.run.is_waiting
 
     @property
     def results(self) -> list[StepResult]:
@@ -114,74 +146,58 @@ class PlanRunner:
         results = self.context.results
         return [results[str(step.id)] for step in self.plan.steps if str(step.id) in results]
 
-    @property
-    def may_ask_model(self) -> bool:
-        """Return whether the model may write the answer."""
-        return self.stop_reason is None and self._budget.find_reached_limit() is None
+    # Planning
 
-    def apply_replies(self, replies: Mapping[str, HumanReply]) -> None:
-        """Let the steps continue that a person has replied to. A used or expired request does not count as a reply."""
-        for step_id, reply in replies.items():
-            if isinstance(reply, str) or reply.state in ("approved", "refused"):
-                self._replies[step_id] = reply
-                self.waiting.pop(step_id, None)
+    async def make_plan(self) -> None:
+        """Create the plan, or continue with the one in the store. `revise` may change it later.
 
-    def continue_after_extension(self, request: HumanRequest) -> None:
-        """Let what waits for more money continue. A person has decided about the request."""
-        self.waiting = {step_id: other for step_id, other in self.waiting.items() if other != request}
-        self.paused_for = None
+        A run that is stopped before it has a plan goes on with a plan without steps. One that waits then has no plan.
+        """
+        plan = self._stored_plan
+        if plan is None and self.stop_reason is None:
+            try:
+                plan = await self._create_plan()
+            except NeedsPerson as needs:
+                self._wait_for(_WHOLE_PLAN, needs.request)
+        self._end_stage("planning")
+        if plan is not None:
+            self._emit(PlanCreated(self.secrets.redact_plan(plan), tuple(self.context.results.values())))
+        if not self.is_paused:
+            self._plan = plan or EMPTY_PLAN
 
-    async def advance(self) -> list[StepResult]:
-        """Start the ready steps and wait for the next results; empty if all are done or a person must reply first."""
-        results = self._start_ready_steps()
-        if results or not self._running:
-            return results
-        ended = await self._wait_for_first()
-        if not ended:
-            return await self._stop_at_time_limit()
-        for step_id, task in list(self._running.items()):
-            if task in ended:
-                del self._running[step_id]
-                try:
-                    results.append(task.result())
-                except NeedsPerson as needs:
-                    self.waiting[step_id] = needs.request
-                    self._budget.calls -= _makes_call(self.plan[step_id])  # the call was not executed
-        return results
+    async def _create_plan(self) -> Plan:
+        run = self.run
+        types = ToolEngineEventType.PLANNING_STARTED, ToolEngineEventType.PLANNING_ENDED
+        with (
+            self._events.emit_start_and_end(*types, task=run.task) as data,
+            self._events.emit_agent_start_and_end("planning", run.task),
+        ):
+            plan = await self._agents.planning.decompose_task(
+                run.task, history=run.history, is_required=self._requires_plan
+            )
+            data["plan"] = self.secrets.redact_plan(plan)
+        self._store_plan(plan)  # before any step runs, so that its calls belong to a stored plan
+        return plan
 
-    async def _wait_for_first(self) -> Collection[asyncio.Task[StepResult]]:
-        """Wait until a task ends and return those that have ended; empty if the time is up."""
-        seconds = self._budget.seconds_left
-        ended, _ = await asyncio.wait(self._running.values(), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        return ended
+    def _store_plan(self, plan: Plan) -> None:
+        self._count_usage()
+        self.run.add_plan(self.secrets.redact_plan(plan))
 
-    async def verify(self, result: StepResult) -> StepResult | None:
-        """Return the result with its verification, or None if the step will be repeated with another tool."""
-        step = self.plan[result.step_id]
-        if step.tool_type == ASK_USER and result.success:
-            result.verification = _VERIFIED_BY_PERSON
-            return result
-        result.verification = await self._verification.verify_result(result, self.context, step.expected)
-        if (first := self._low_confidence.pop(str(step.id), None)) is not None:
-            return self._choose_better(first, result)
-        if not result.made_up_number and result.success and result.failed_or_implausible and self._try_other_tool(step):
-            self._low_confidence[str(step.id)] = result
-            return None
-        return result
+    def _count_usage(self) -> None:
+        """Add what the model was asked for since the last entry to the usage of the run."""
+        self.run.usage = self._usage_before + self._agents.usage
 
-    def accept(self, result: StepResult) -> None:
-        """Store the result as the final one of its step."""
-        self.context.results[str(result.step_id)] = result
-        changed = self._replacements.pop(str(result.step_id), None)
-        if changed is not None:
-            self.plan = replace(self.plan, steps=tuple(changed if s.id == changed.id else s for s in self.plan.steps))
+    def _end_stage(self, stage: str) -> None:
+        now = time.perf_counter()
+        self._seconds[stage] = self._seconds.get(stage, 0.0) + now - self._stage_started
+        self._stage_started = now
 
     @property
     def needs_revision(self) -> bool:
         """Return whether there is a new bad result, so that the following steps should be planned again."""
-        if len(self.plan.revised_for) >= MAX_REVISIONS or not self._planning.can_revise:
+        if len(self.plan.revised_for) >= MAX_REVISIONS or not self._agents.planning.can_revise:
             return False
-        if self.paused_for is not None or self.stop_reason is not None:
+        if self.is_paused or self.stop_reason is not None:
             return False
         considered = set(map(str, self.plan.revised_for))
         has_new = any(str(step_id) not in considered for step_id in self._bad_steps)
@@ -196,7 +212,7 @@ class PlanRunner:
         """Plan the steps again that depend on bad results or have not started; or wait for a person first."""
         started, context = self._started_steps(), self.context
         try:
-            self.plan = await self._planning.revise(
+            self._plan = await self._agents.planning.revise(
                 context.question,
                 self.plan,
                 context.results,
@@ -206,7 +222,128 @@ class PlanRunner:
                 history=context.history,
             )
         except NeedsPerson as needs:
-            self.paused_for = needs.request
+            self._wait_for(_WHOLE_PLAN, needs.request)
+            return
+        self._store_plan(self.plan)
+        self._emit(PlanCreated(self.secrets.redact_plan(self.plan)))
+
+    # People
+
+    def _wait_for(self, step_id: str, request: HumanRequest) -> None:
+        self._waits[step_id] = request.call_id
+        self.run.wait_for(request)
+
+    def _is_waiting(self, step_id: str) -> bool:
+        request_id = self._waits.get(step_id, step_id)
+        return request_id in self.run.questions or request_id in self.run.approvals
+
+    def apply_replies(self, replies: Mapping[str, HumanReply], refusal: str | None) -> None:
+        """Let the steps continue that people have replied to. A used or expired request does not count as a reply."""
+        self.stop_reason = refusal or self.stop_reason
+        for step_id, reply in replies.items():
+            self.run.questions.pop(step_id, None)
+            self.run.approvals.pop(step_id, None)
+            if isinstance(reply, str) or reply.state in ("approved", "refused"):
+                self._replies[step_id] = reply
+
+    async def ask_person(self) -> bool:
+        """Ask the person at hand for what the plan waits for. Return whether the plan can continue."""
+        self._end_stage("execution")
+        before = self.run.open_requests
+        self.apply_replies(*await self._requests.ask_person())
+        self._stage_started = time.perf_counter()
+        return self.run.open_requests != before
+
+    # Steps
+
+    async def advance(self) -> list[StepResult]:
+        """Start the ready steps and wait for the next results; empty if all are done or a person must reply first."""
+        results = self._start_ready_steps()
+        if results or not self._running:
+            return results
+        ended, _ = await asyncio.wait(
+            self._running.values(), timeout=self._budget.seconds_left, return_when=asyncio.FIRST_COMPLETED
+        )
+        if not ended:
+            return await self._stop_at_time_limit()
+        for step_id, task in list(self._running.items()):
+            if task in ended:
+                del self._running[step_id]
+                try:
+                    results.append(task.result())
+                except NeedsPerson as needs:
+                    self._wait_for(step_id, needs.request)
+                    self._budget.calls -= _makes_call(self.plan[step_id])  # the call was not executed
+        return results
+
+    async def verify(self, results: Collection[StepResult]) -> None:
+        """Verify and store results. A step with a doubtful result may be repeated with another tool instead."""
+        for result in results:
+            verified = await self._verify_result(result)
+            if verified is None:
+                continue
+            self.secrets.add_referenced_secrets(self.plan, verified)
+            if not verified.arguments:
+                verified.arguments = self.secrets.redact(self.plan[verified.step_id].parameters)
+            self._count_usage()
+            self.run.add_step(verified)
+            self.context.results[verified.id] = verified
+            if (changed := self._replacements.pop(verified.id, None)) is not None:
+                steps = tuple(changed if step.id == changed.id else step for step in self.plan.steps)
+                self._plan = replace(self.plan, steps=steps)
+            self._emit(StepEnded(verified))
+
+    async def _verify_result(self, result: StepResult) -> StepResult | None:
+        """Return the result with its verification, or None if the step will be repeated with another tool."""
+        step = self.plan[result.step_id]
+        if step.tool_type == ASK_USER and result.success:
+            result.verification = _VERIFIED_BY_PERSON
+            return result
+        result.verification = await self._agents.verification.verify_result(result, self.context, step.expected)
+        if (first := self._low_confidence.pop(str(step.id), None)) is not None:
+            return self._choose_better(first, result)
+        if not result.made_up_number and result.success and result.failed_or_implausible and self._try_other_tool(step):
+            self._low_confidence[str(step.id)] = result
+            return None
+        return result
+
+    async def synthesize(self) -> None:
+        """Write the answer; if a limit was reached, without asking the model."""
+        self._end_stage("execution")
+        with self._events.emit_agent_start_and_end("coordination", self.run.task):
+            try:
+                self.answer = await self._agents.coordination.synthesize(
+                    self.run.task,
+                    self.plan,
+                    self.results,
+                    may_reason=self.stop_reason is None and self._budget.find_reached_limit() is None,
+                    history=self.context.history,
+                )
+            except NeedsPerson as needs:
+                self._wait_for(_WHOLE_PLAN, needs.request)
+        self._end_stage("synthesis")
+
+    async def finish(self) -> AgentAnswer[str]:
+        """Write the last entry, with the answer or the requests the run waits for, and return the answer."""
+        run = self.run
+        self._count_usage()
+        if self.is_done:
+            is_good = self.stop_reason is None and any(result.success for result in self.results)
+            run.end(AgentState.FINISHED if is_good else AgentState.STOPPED, self.answer, self.stop_reason or "")
+        else:
+            self._end_stage("execution")
+            run.wait()
+        run.plan = self.secrets.redact_plan(self.plan) if self.plan.steps else None
+        summary = await self._agents.execution.calls_of(run.id).summarize()
+        return answer_of_plan(run, summary, self._seconds)
+
+    def interrupt(self, error: BaseException) -> None:
+        """Write the last entry of a run that ended before it was done. It can be resumed if it has a plan."""
+        self._count_usage()
+        if isinstance(error, NoPlan):
+            self.run.end(AgentState.STOPPED, "", str(error))
+        else:
+            self.run.interrupt(error)
 
     async def stop(self) -> None:
         """Cancel the running steps and wait until they have ended."""
@@ -219,13 +356,13 @@ class PlanRunner:
     def _start_ready_steps(self) -> list[StepResult]:
         """Start the steps that are ready; returns results for those that are skipped."""
         results: list[StepResult] = []
-        if self.paused_for is not None:
+        if self.is_paused:
             return results
         for step in self.plan.steps:
             step_id = str(step.id)
             if step_id in self.context.results or step_id in self._running:
                 continue
-            if step_id in self.waiting and self.stop_reason is None:
+            if self._is_waiting(step_id) and self.stop_reason is None:
                 continue
             needed = [self.context.results.get(str(dependency)) for dependency in step.dependencies]
             failure = next((r for r in needed if r is not None and not self._may_build_on(r, step)), None)
@@ -237,7 +374,6 @@ class PlanRunner:
                 # Checked only if this step could start.
                 self.stop_reason = self._budget.find_reached_limit(calls=self._budget.calls)
             if self.stop_reason is not None:
-                self.waiting.pop(step_id, None)
                 error = f"It was not started: {self.stop_reason}."
                 results.append(replace(failure_result(step, error, STOPPED), skipped=True))
             elif None not in needed:
@@ -275,7 +411,7 @@ class PlanRunner:
 
     def _must_not_repeat(self, step: PlanStep) -> bool:
         """Return whether no other step may do the same: this step has had, may have had or will have an effect."""
-        if can_repeat(step, self._library.engine.registry) or not self._execution.has_all_arguments(step):
+        if can_repeat(step, self._library.engine.registry) or not self._agents.execution.has_all_arguments(step):
             return False
         result = self.context.results.get(str(step.id))
         return result is None or result.success or result.error_type == UNKNOWN_OUTCOME
@@ -286,22 +422,21 @@ class PlanRunner:
         by_step: Sequence[Mapping[str, object]] = (
             self.context.results,
             self._running,
-            self.waiting,
+            self._waits,
             self._replies,
             self._replacements,
         )
-        return any(step_id in steps for steps in by_step) or call_id_of(step, 1) in self._records
+        was_made = self._agents.execution.calls_of(self.run.id).was_made(call_id_of(step, 1))
+        return was_made or self._is_waiting(step_id) or any(step_id in steps for steps in by_step)
 
     async def _run_step(self, step: PlanStep) -> StepResult:
         step_id = str(step.id)
         step, attempt = self._replacements.get(step_id, step), 1 + (step_id in self._replacements)
         context = self.context.select_for(step)
-        result = restore_result(step, self._records.get(call_id_of(step, attempt)), self._library.engine.registry)
-        if result is None:
-            # A reply covers one call: for another tool or other arguments, the person is asked again.
-            reply = self._replies.pop(step_id, None)
-            with self._events.emit_agent_start_and_end("execution", step.description):
-                result = await self._execution.execute_step(step, context, attempt=attempt, reply=reply)
+        # A reply covers one call: for another tool or other arguments, the person is asked again.
+        reply = self._replies.pop(step_id, None)
+        with self._events.emit_agent_start_and_end("execution", step.description):
+            result = await self._agents.execution.execute_step(step, context, attempt=attempt, reply=reply)
         if step.tool_type != ASK_USER:  # what a person answers is confirmed
             result.rests_on_reasoning = any(r.success and not r.is_confirmed for r in context.results.values())
         return result
@@ -319,7 +454,7 @@ class PlanRunner:
         if not effects.repeatable:
             return False
         snapshot = registry.snapshot()
-        specs = [other.spec for other in self._execution.permissions.select_tools(snapshot).values()]
+        specs = [other.spec for other in self._agents.execution.permissions.select_tools(snapshot).values()]
         alternatives = alternative_tools(
             tool, capability, step.parameters, specs, failed={tool.id}, task=step.description, limit=len(specs)
         )
@@ -351,42 +486,62 @@ def _is_as_harmless(other: AlternativeTool, effects: Effects) -> bool:
     return others.read_only or (others.repeatable and not others.destructive and not effects.read_only)
 
 
-_NEVER_RAN: Final = frozenset(
-    {
-        VALIDATION_ERROR,
-        TOOL_NOT_FOUND,
-        EXECUTOR_NOT_FOUND,
-        REJECTED,
-        PERMISSION_DENIED,
-        APPROVAL_REQUIRED,
-        KNOWN_FAILURE,
-    }
-)
+class PlanSecrets:
+    """The secrets that the steps of a plan pass to tools: they are neither stored nor shown."""
+
+    def __init__(self, run: Run, library: UnifiedToolLibrary) -> None:
+        self._secrets, self._redaction = run.secrets, library.engine.store.redaction
+        self._registry = library.engine.registry
+
+    def redact_plan(self, plan: Plan) -> Plan:
+        """Return the plan as it is stored and shown. Its secrets are also removed from all later entries of the run."""
+        step_ids = [str(step.id) for step in plan.steps]
+        return replace(plan, steps=tuple(self._redact_step(step, step_ids) for step in plan.steps))
+
+    def redact(self, value: Any) -> Any:
+        """Return the value without secrets and without what databases reject, so that it may be stored elsewhere."""
+        return map_texts(to_storable_text, self._secrets.redact(value))
+
+    def add_referenced_secrets(self, plan: Plan, result: StepResult) -> None:
+        """Treat what a step of the plan passes on from this result to a secret parameter as a secret."""
+        results = {str(result.step_id): result.output}
+        for step in plan.steps:
+            for name in self._find_secret_names(step.tool_type) & step.parameters.keys():
+                if values := find_referenced_values(step.parameters[name], results):
+                    self._secrets.add_params({name: values}, frozenset({name}))
+
+    def _redact_step(self, step: PlanStep, step_ids: Collection[str]) -> PlanStep:
+        secret_names = self._find_secret_names(step.tool_type)
+        parameters = step.parameters.items()
+        literal = {name: value for name, value in parameters if not find_referenced_steps(value, step_ids)}
+        self._secrets.add_params(literal, secret_names)
+        hidden = literal.keys() & secret_names
+        if not hidden:
+            return step
+        return replace(step, parameters={**step.parameters, **dict.fromkeys(hidden, self._redaction.replacement)})
+
+    def _find_secret_names(self, tool_type: str) -> frozenset[str]:
+        try:
+            return self._registry.find(tool_type)[1].secret_names
+        except ToolNotFound:
+            return frozenset()
 
 
-def restore_result(step: PlanStep, record: ToolCallRecord | None, registry: ToolRegistry) -> StepResult | None:
-    """Return the recorded result of a step's call; None if the call never ran or can safely be repeated."""
-    if record is None or step.tool_type == NO_TOOL:
-        return None
-    try:
-        tool, capability = registry.find(step.tool_type)
-    except ToolNotFound:
-        return None
-    error = None if record.is_success else record.error or INTERRUPTED
-    attempt = StepAttempt(
-        level="name", tool=record.tool_name, success=record.is_success, error=error, call_id=record.record_id
+def answer_of_plan(run: Run, summary: Mapping[str, Any], timings: dict[str, float]) -> AgentAnswer[str]:
+    """Return what a run with a plan has come to, with the steps in the order of the plan."""
+    plan, results = run.plan or EMPTY_PLAN, {step.id: step for step in run.steps}
+    steps = tuple(results[str(step.id)] for step in plan.steps if str(step.id) in results)
+    answer = run.answer(summary)
+    errors, verification = collect_errors(plan, steps, run.reason), combine_verifications(steps)
+    return replace(answer, steps=steps, verification=verification, errors=errors, timings=timings)
+
+
+def collect_errors(plan: Plan, results: Sequence[StepResult], stop_reason: str) -> tuple[str, ...]:
+    """Return the problems of the plan, the issues of the results, and why the run stopped early."""
+    issues = (
+        f"Step {result.step_id}: {issue}"
+        for result in results
+        if result.verification is not None and not result.skipped
+        for issue in result.verification.issues
     )
-    if record.is_success:
-        output = ToolExecutionResult(is_success=True, tool_name=tool.id, output=record.result or {})
-        restored = success_result(step, output, tool, [attempt])
-    elif tool.spec.effects_of(capability).repeatable or record.error_type in _NEVER_RAN:
-        return None
-    elif (
-        record.status == "failed"
-        and record.error_type not in (TIMEOUT, CANCELLED)
-        and record.metadata.get("outcome") != "unknown"
-    ):
-        restored = failure_result(step, record.error or "It failed.", record.error_type, [attempt])
-    else:
-        restored = failure_result(step, INTERRUPTED, UNKNOWN_OUTCOME, [attempt])
-    return replace(restored, arguments=record.params)
+    return (*plan.problems, *issues, *([f"The run was stopped: {stop_reason.rstrip('.')}."] if stop_reason else ()))

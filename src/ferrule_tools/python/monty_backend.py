@@ -112,14 +112,14 @@ class ScriptCalls:
     def _explain_refusal(self, tool: Tool, capability: ToolCapability, name: str, decision: Decision) -> str:
         """Return why a script may not call a tool that its caller may call; an empty text if it may."""
         if decision.verdict == "ask":
-            return f"{name} needs the user's approval: call it by itself, not in a script."
+            return f"{name} needs the user's approval: call it directly, not in a script."
         if self._config.tools is None:
             if tool.spec.effects_of(capability).read_only:
                 return ""
-            return f"{name} may change something, so scripts may not call it: call it by itself."
+            return f"{name} may change something, so scripts may not call it: call it directly."
         if any(fnmatchcase(each, pattern) for pattern in self._config.tools for each in (name, tool.id)):
             return ""
-        return f"{name} is not among the tools that scripts may call: call it by itself."
+        return f"{name} is not among the tools that scripts may call: call it directly."
 
     async def make(self, function: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ExternalSettledResult:
         """Call a tool for the script; every failure becomes an exception in the script."""

@@ -80,7 +80,7 @@ def databases(**configs):
 
 def timeout_of(url, sql):
     """The error of a query without end. On a busy machine even connecting may take longer than a short timeout."""
-    for seconds in (0.5, 5.0, 50.0):
+    for seconds in (0.1, 1.0, 50.0):
         try:
             databases(main=DatabaseConfig(url=url, timeout=seconds)).query(sql)
         except TimedOut as error:

@@ -178,7 +178,7 @@ async def test_names_that_python_does_not_allow_are_written_with_underscores():
 
 async def test_scripts_call_only_read_only_tools():
     result = await run("try:\n    buy('tea')\nexcept PermissionError as error:\n    said = str(error)\nsaid")
-    assert result.output == {"result": "buy may change something, so scripts may not call it: call it by itself."}
+    assert result.output == {"result": "buy may change something, so scripts may not call it: call it directly."}
 
 
 async def test_the_configuration_may_name_others():
@@ -244,7 +244,7 @@ async def test_an_agent_runs_scripts():
 @pytest.mark.parametrize("code", ["burn('house')", "f = burn\nf('house')", "eval('bu' + 'rn')('house')"])
 async def test_scripts_cannot_call_what_needs_approval(code):
     answer = await ask(code, tools=["*"])
-    assert "burn needs the user's approval: call it by itself" in answer.steps[0].text
+    assert "burn needs the user's approval: call it directly" in answer.steps[0].text
 
 
 async def test_the_policy_applies_in_scripts():

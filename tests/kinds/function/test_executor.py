@@ -21,6 +21,7 @@ from ferrule.process.pool import WorkerPool
 from ferrule.process.python_module import load_python_module
 from ferrule.process.thread import FunctionThreads
 from tests.kinds.function import sample_functions as sample
+from tests.kinds.function import sample_state
 from tests.kinds.function.invocations import invocation_of
 from tests.support.waiting import is_running, until
 
@@ -606,3 +607,38 @@ task = asyncio.run(main()) if {os.getpid()} != __import__("os").getpid() else No
     with pytest.raises(ExecutionFailed, match="importing unguarded calls tools, and would do so again"):
         await executor.execute(invocation_of(unguarded.it, isolation="process"))
     assert started.read_text() == "xx"
+
+
+# Variables that a function in a worker process would change in vain
+
+
+def warnings_about_variables(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "variables=" in record.getMessage()]
+
+
+@pytest.mark.parametrize("function", sample_state.CHANGING)
+async def test_a_function_that_changes_a_variable_is_warned_about_once(executor, caplog, function):
+    invocation = invocation_of(function)
+    for _ in range(2):
+        await executor.execute(invocation)
+    [warning] = warnings_about_variables(caplog)
+    assert f"tool=<{function.__name__}>, variables=<{sample_state.CHANGING[function]}>" in warning
+    assert 'isolation="thread"' in warning
+
+
+@pytest.mark.parametrize("function", sample_state.READING)
+async def test_a_function_that_only_reads_variables_is_not_warned_about(executor, caplog, function):
+    await executor.execute(invocation_of(function))
+    assert warnings_about_variables(caplog) == []
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+async def test_a_function_whose_isolation_was_chosen_is_not_warned_about(executor, caplog, isolation):
+    await executor.execute(invocation_of(sample_state.append_to_list, isolation=isolation))
+    assert warnings_about_variables(caplog) == []
+
+
+async def test_a_change_in_a_thread_is_seen_by_the_program(executor):
+    before = len(sample_state.names)
+    await executor.execute(invocation_of(sample_state.append_to_list, isolation="thread"))
+    assert len(sample_state.names) == before + 1

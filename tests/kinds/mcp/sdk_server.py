@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import base64
 import os
+from itertools import count as count_from
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -92,6 +93,19 @@ async def slow(note: str) -> str:
         Path(note).write_text("cancelled")
         raise
     return "slept"
+
+
+@server.tool()
+async def report_forever(note: str, ctx: Context) -> str:
+    """Report progress without an end, and note the cancellation."""
+    try:
+        for number in count_from(1):
+            await ctx.report_progress(number)
+            await asyncio.sleep(0.05)  # goes on for ever
+    except asyncio.CancelledError:
+        Path(note).write_text("cancelled")
+        raise
+    return "never"
 
 
 @server.tool()

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,7 @@ def test_the_way_to_a_server_is_found_from_its_address(entry, kinds):
         ({"url": "example.com"}, "is not an address"),
         ({"url": "http://y", "timeout": "5s"}, "number of milliseconds"),
         ({"url": "http://y", "timeout": float("inf")}, "number of milliseconds"),
+        ({"url": "http://y", "maxTimeout": {"build": "1h"}}, "number of milliseconds"),
         ({"url": "http://y", "oauth": {"clientId": 5}}, '"oauth" must have texts'),
         ({"url": "http://y", "auth": {"grant": "client_credentials", "CLIENT_ID": "me"}}, "needs clientId"),
         ({"url": "http://y", "oauth": {"grant": "password"}}, '"oauth" must have'),
@@ -144,3 +146,14 @@ def test_limits_of_a_server_are_settings_of_its_entry(key, expected):
     for value in (0, -1, 1.5, "many", True):
         with pytest.raises(SpecError, match=f'"{key}" must be {expected}, not {value!r}'):
             read_server_config({"command": "x", key: value})
+
+
+def test_the_longest_time_of_a_call_is_set_for_a_server_and_for_single_actions():
+    def longest(entry: dict[str, Any], action: str = "look") -> float | None:
+        return read_server_config({"command": "x", **entry}).limits_of(action).max_timeout
+
+    assert longest({}) == 600 and longest({"timeout": 900_000}) == 900
+    assert longest({"maxTimeout": 60_000}) == 60
+    one = {"maxTimeout": {"build": 3_600_000, "*": 60_000}}
+    assert longest(one, "build") == 3_600 and longest(one) == 60
+    assert longest({"maxTimeout": {"build": 3_600_000}}) == 600

@@ -12,6 +12,7 @@ from mcp import Client
 
 from ferrule import Agent, MCPServerSpec, ToolEngine, ToolEngineConfig, ToolType, UnifiedToolLibrary
 from ferrule.agent import AgentState
+from ferrule.errors import SpecError
 from ferrule.server import McpServer
 from ferrule.testing import ScriptedModel
 from tests.kinds.mcp.mcp_servers import RAW_SERVER, SDK_SERVER, engine_for, rough
@@ -172,7 +173,7 @@ async def test_a_call_waits_only_for_the_server_it_names(tmp_path: Path):
 
 async def test_a_registered_server_is_asked_for_its_health(tmp_path: Path):
     spec = MCPServerSpec(tool_id="raw", server_config=SERVER)
-    dead = MCPServerSpec(tool_id="dead", server_config={"command": "no-such-program"})
+    dead = MCPServerSpec(tool_id="dead", server_config={"command": sys.executable, "args": ["-c", "exit(1)"]})
     async with UnifiedToolLibrary(engine=engine_in(tmp_path)) as library:
         assert (await library.register_mcp_server(spec)).success
         assert (await library.register_mcp_server(dead)).success
@@ -182,6 +183,21 @@ async def test_a_registered_server_is_asked_for_its_health(tmp_path: Path):
         assert (await library.get_tool_health_status("raw"))["recent_calls"] == 1
         assert (await library.get_tool_health_status("dead"))["status"] == "unavailable"
         assert (await library.get_tool_health_status("nothing"))["status"] == "unknown"
+
+
+async def test_a_server_whose_program_is_missing_cannot_be_registered(tmp_path: Path):
+    spec = MCPServerSpec(tool_id="gone", server_config={"command": "no-such-program"})
+    says = "MCP server 'gone': the program 'no-such-program' was not found: install it, or write its full path"
+    async with UnifiedToolLibrary(engine=engine_in(tmp_path)) as library:
+        result = await library.register_mcp_server(spec)
+        assert (result.success, result.error) == (False, says)
+        with pytest.raises(SpecError, match=says):
+            library.register(spec)
+        beside = MCPServerSpec(tool_id="beside", server_config={"command": "./server", "cwd": str(tmp_path)})
+        assert not (await library.register_mcp_server(beside)).success
+        (tmp_path / "server").write_text("#!/bin/sh\n")
+        (tmp_path / "server").chmod(0o755)
+        assert (await library.register_mcp_server(beside)).success
 
 
 @pytest.mark.parametrize(("name", "action"), [("raw__echo", None), ("raw", "echo"), ("raw__nothing", None)])
@@ -280,12 +296,13 @@ async def test_a_server_that_could_not_be_listed_is_tried_again_by_the_next_call
 ):
     monkeypatch.setattr("ferrule.kinds.mcp.executor.MIN_DELAY", 0.01)
     program = tmp_path / "server"
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
     async with UnifiedToolLibrary() as library:
         await library.register_mcp_server(undeclared(command=str(program)))
         failed = await library.execute_tool("raw", "echo", {})
         assert failed.error_type == "tool_not_found"
         program.write_text(f"#!/bin/sh\nexec '{sys.executable}' '{RAW_SERVER}'\n")
-        program.chmod(0o755)
         for _ in range(1000):
             if (result := await library.execute_tool("raw", "echo", {})).is_success:
                 break

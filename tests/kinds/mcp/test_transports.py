@@ -68,6 +68,17 @@ async def test_every_transport_carries_results_progress_failures_and_cancellatio
     assert slow.cancelled() and again.output == {"result": 2}
 
 
+@pytest.mark.parametrize("kind", ALL)
+async def test_endless_progress_ends_at_the_longest_time_and_so_does_the_work(kind, servers, tmp_path):
+    note = tmp_path / "note"
+    limits: dict[str, Any] = {"timeout": 1.0, "action_max_timeouts": {"report_forever": 3.0}}
+    async with engine_for(config_of(kind, servers, **limits)) as engine:
+        result = await engine.execute("server", {"note": str(note)}, action="report_forever")
+        assert result.error_type == "timeout", result
+        assert "1 s (timeout)" in str(result.error) and "3 s (max_timeout)" in str(result.error)
+        await until(note.exists)
+
+
 @pytest.mark.parametrize("kind", LISTENING)
 async def test_large_texts_images_sounds_and_resources_come_along(kind, servers):
     size = 400_000 if kind == "sse" else 3_000_000  # the SDK reads an event of at most 1 MiB there

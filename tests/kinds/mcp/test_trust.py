@@ -142,22 +142,24 @@ def slow_to_estimate(reference: dict[str, str]) -> dict[str, Any]:
     return {"type": "object", "properties": {f"x{number}": reference for number in range(3_000)}, "$defs": places}
 
 
-BAD_ENTRIES: dict[str, Any] = {
-    "multiplied": multiplied(10, 12),
-    "long_references": slow_to_estimate({"$ref": "#/" + "a/" * 3_000}),
-    "many_targets": slow_to_estimate({"$dynamicRef": "#n"}),
-    "nested": nested(80),
-    "huge": {"type": "object", "properties": {"x": {"enum": [str(number) for number in range(60_000)]}}},
-    "invalid": {"type": "object", "properties": {"x": {"type": "no-such-type"}}},
-    "a_list": ["not", "a", "schema"],
-    "absent": None,
-    "no_object": {"type": "array"},
-    "bad_pattern": {"type": "object", "properties": {"x": {"pattern": "("}}},
-}
+def bad_schemas() -> dict[str, Any]:
+    return {
+        "multiplied": multiplied(10, 12),
+        "long_references": slow_to_estimate({"$ref": "#/" + "a/" * 3_000}),
+        "many_targets": slow_to_estimate({"$dynamicRef": "#n"}),
+        "nested": nested(80),
+        "huge": {"type": "object", "properties": {"x": {"enum": [str(number) for number in range(60_000)]}}},
+        "invalid": {"type": "object", "properties": {"x": {"type": "no-such-type"}}},
+        "a_list": ["not", "a", "schema"],
+        "absent": None,
+        "no_object": {"type": "array"},
+        "bad_pattern": {"type": "object", "properties": {"x": {"pattern": "("}}},
+    }
 
 
 async def test_a_bad_schema_hides_only_its_action_and_the_reason_is_reported(tmp_path):
-    entries = [{"name": name, "inputSchema": schema} for name, schema in BAD_ENTRIES.items()]
+    bad = bad_schemas()
+    entries = [{"name": name, "inputSchema": schema} for name, schema in bad.items()]
     more = ["no entry", {"inputSchema": {"type": "object"}}, {"name": "strange", "inputSchema": {}, "icons": 5}]
     async with engine_in(tmp_path, [*entries, *more]) as engine:
         assert (await engine.execute("raw__echo", {"x": 1})).is_success
@@ -165,11 +167,9 @@ async def test_a_bad_schema_hides_only_its_action_and_the_reason_is_reported(tmp
         spec = engine.registry.find_tool("raw").spec
         reported = " ".join(map(str, engine.load_errors))
         refused = await engine.execute("raw__multiplied", {"x": 1})
-    assert (
-        spec.unavailable_actions.keys() >= BAD_ENTRIES.keys() and len(spec.unavailable_actions) == len(BAD_ENTRIES) + 2
-    )
+    assert spec.unavailable_actions.keys() >= bad.keys() and len(spec.unavailable_actions) == len(bad) + 2
     assert spec.unavailable_actions.keys().isdisjoint(actions_of(engine, "raw"))
-    assert all(f"the action {name!r} is unavailable" in reported for name in BAD_ENTRIES)
+    assert all(f"the action {name!r} is unavailable" in reported for name in bad)
     assert refused.error_type == "tool_not_found" and "too costly to check" in (refused.error or "")
     async with engine_in(tmp_path, entries) as engine:  # from the listing on disk, the server is not started
         assert "too costly" in engine.registry.find_tool("raw").spec.unavailable_actions["multiplied"]

@@ -11,6 +11,7 @@ import pytest
 
 from ferrule import UnifiedToolLibrary
 from ferrule.config import FerruleConfig
+from ferrule.errors import SetupError
 from ferrule.http.guard import AddressGuard
 from ferrule.kinds.openapi.source import OpenApiDocuments
 from ferrule.kinds.openapi.tool import OpenApiEntry
@@ -135,10 +136,16 @@ async def test_what_the_configuration_allows_holds_for_documents_that_a_program_
     path = project(tmp_path, '[http]\nallowed_hosts = ["127.0.0.1"]\n')
     async with serve_http(lambda request: (200, {}, document(TWO).encode())) as server:
         async with UnifiedToolLibrary.open(path) as library:
-            allowed = await library.register_openapi(f"{server.url}/openapi.json")
+            assert (await library.register_openapi(f"{server.url}/openapi.json")).capabilities
         async with UnifiedToolLibrary() as library:
-            refused = await library.register_openapi(f"{server.url}/openapi.json")
-    assert (allowed.success, refused.success) == (True, False)
+            with pytest.raises(SetupError, match="the document cannot be fetched"):
+                await library.register_openapi(f"{server.url}/openapi.json")
+
+
+async def test_a_document_that_does_not_exist_is_an_error_of_its_registration():
+    async with UnifiedToolLibrary() as library:
+        with pytest.raises(SetupError, match=r"/nosuch\.json:1: the file cannot be read: No such file or directory"):
+            await library.register_openapi("/nosuch.json")
 
 
 async def test_an_address_that_may_not_be_reached_is_reported(tmp_path: Path):

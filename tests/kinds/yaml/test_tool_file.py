@@ -397,7 +397,7 @@ def test_a_custom_handler_that_cannot_be_found_says_why(tmp_path: Path, handler:
         (f"name: t\nenabled: perhaps\n{ECHO}", "2: enabled must be true or false, not text"),
         (
             f"name: t\nname: u\n{ECHO}",
-            "2: the key 'name' is there twice (the first is in line 1: keep one of them)",
+            "2: the key 'name' is written twice (the first is in line 1: keep one of them)",
         ),
         ("- a\n", "1: a tool must be a mapping, not a list (write it as lines of 'key: value')"),
         ("", "1: the file is empty (describe a tool in it, or delete it)"),

@@ -145,7 +145,7 @@ class ParameterCheck:
         if accepted is None and not self.strict:
             accepted = self._fill_defaults_if_valid(coerce(plain_json(declared), self._schema, self._schema))
         if accepted is None:
-            return self._explain(arguments, ())
+            return self._explain(arguments, unknown)
         return ValidationResult(is_valid=True, validated_params=accepted, ignored=unknown)
 
     def _explain(self, arguments: dict[str, Any], unknown: tuple[str, ...]) -> ValidationResult:
@@ -163,6 +163,9 @@ class ParameterCheck:
             errors += explain_error(error, schema=self._schema, params=params, secret=self._secret)
             if len(errors) >= MAX_ERRORS:
                 break
+        # A wrong name for which the error of a missing parameter has a better hint is reported once.
+        named = {error.hint.partition(":")[0] for error in errors if error.code == "required"}
+        errors = [error for error in errors if f"You passed {error.path!r}" not in named]
         return ValidationResult(is_valid=False, errors=errors or [_not_json_error(arguments)])
 
     def _refuse_large(self, arguments: dict[str, Any]) -> ValidationResult | None:

@@ -266,6 +266,10 @@ def _power(base: Value, exponent: Value) -> Value:
         result: Any = float(base) ** float(exponent)
         if isinstance(result, complex):
             raise ValueError
+        if isinstance(exponent, Fraction) and exponent.numerator == 1 and exponent.denominator <= MAX_DEPTH:
+            root = round(float(result))
+            if root**exponent.denominator == base:
+                return root
         return float(result)
     fraction = Fraction(base)
     bits = max(fraction.numerator.bit_length(), fraction.denominator.bit_length())
@@ -359,22 +363,18 @@ def _sqrt(value: Value) -> Value:
 # Simple bounds: n! has n factors up to n, perm(n, k) and comb(n, k) have k, and comb(n, k) is less than 2**n.
 
 
-def _factorial(value: Value) -> int:
-    n = _require_whole(value)
-    _refuse_too_many_bits(n * n.bit_length())
-    return math.factorial(n)
+def _limit_bits(function: Callable[..., int], bits: Callable[..., float]) -> Callable[..., int]:
+    """Return a function of whole numbers that computes nothing if the result could have too many `bits`."""
+
+    def compute(*values: Value) -> int:
+        numbers = list(map(_require_whole, values))
+        _refuse_too_many_bits(bits(*numbers))
+        return function(*numbers)
+
+    return compute
 
 
-def _comb(total: Value, chosen: Value) -> int:
-    n, k = _require_whole(total), _require_whole(chosen)
-    _refuse_too_many_bits(min(n, min(k, n - k) * n.bit_length()))
-    return math.comb(n, k)
-
-
-def _perm(total: Value, chosen: Value) -> int:
-    n, k = _require_whole(total), _require_whole(chosen)
-    _refuse_too_many_bits(min(n, k) * n.bit_length())
-    return math.perm(n, k)
+_factorial = _limit_bits(math.factorial, lambda n: n * n.bit_length())
 
 
 def _lcm(first: Value, *others: Value) -> int:
@@ -405,7 +405,7 @@ CONSTANTS: Final = {"pi": math.pi, "e": math.e, "tau": math.tau}
 FUNCTIONS: Final[dict[str, Callable[..., Value]]] = {
     "abs": abs,
     **{name: getattr(math, name) for name in ("acos", "asin", "atan", "atan2", "ceil")},
-    "comb": _comb,
+    "comb": _limit_bits(math.comb, lambda n, k: min(n, min(k, n - k) * n.bit_length())),
     **{name: getattr(math, name) for name in ("cos", "cosh", "degrees", "exp")},
     "factorial": _factorial,
     "floor": math.floor,
@@ -418,7 +418,7 @@ FUNCTIONS: Final[dict[str, Callable[..., Value]]] = {
     "mean": lambda first, *others: _divide(_sum(first, *others), 1 + len(others)),
     "min": lambda first, *others: min((first, *others)),
     "mod": operator.mod,
-    "perm": _perm,
+    "perm": _limit_bits(math.perm, lambda n, k: min(n, k) * n.bit_length()),
     "pow": _power,
     "radians": math.radians,
     "round": _round,

@@ -7,6 +7,8 @@ are part of the digest as well, because worker processes load functions from the
 State is left out, or any change of it would end an approval: other attributes of objects, mutable containers, and
 variables that a function assigns with `nonlocal`. It counts by its type only; classes of Python and of installed
 packages that the code refers to count by their names. The same code has the same digest in every process.
+
+`find_changed_variables` reads the same code for changes that a worker process would keep to itself.
 """
 
 from __future__ import annotations
@@ -14,12 +16,13 @@ from __future__ import annotations
 import dis
 import inspect
 import sys
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from types import CellType, CodeType, EllipsisType, FunctionType, MethodType, ModuleType, NoneType
+from types import CellType, CodeType, EllipsisType, FunctionType, MethodType, ModuleType, NoneType, SimpleNamespace
 from typing import Any
 
 from ferrule.process.python_module import ModuleVersion
@@ -162,7 +165,7 @@ def _is_code_of_class(name: str, value: Any) -> bool:
 
 def _find_names(code: CodeType) -> set[str]:
     """Return all global names and names of attributes that the code may use."""
-    return set(code.co_names).union(*(_find_names(each) for each in code.co_consts if isinstance(each, CodeType)))
+    return set().union(*(each.co_names for each in _nested_codes(code)))
 
 
 def _describe_code(code: CodeType) -> list[Any]:
@@ -181,3 +184,80 @@ def _describe_constant(value: Any) -> Any:
     if isinstance(value, frozenset):  # its order is another one in each process
         return ["frozenset", *sorted(repr(_describe_constant(each)) for each in value)]
     return type(value).__qualname__
+
+
+# Variables that a function changes
+
+_CONTAINERS = (list, dict, set, bytearray, deque, SimpleNamespace)
+_CHANGING_METHODS = {
+    *("append", "appendleft", "extend", "extendleft", "insert", "remove", "pop", "popleft", "popitem", "clear", "sort"),
+    *("reverse", "rotate", "add", "discard", "update", "setdefault", "subtract", "move_to_end", "difference_update"),
+    *("intersection_update", "symmetric_difference_update"),
+}
+
+
+def find_changed_variables(function: Any) -> list[str]:
+    """Return the variables of a module or of a closure that a function assigns, or whose values it changes.
+
+    The user's functions and methods that it calls are read too, without running them. What is only read does not count.
+    """
+    function, owner = getattr(function, "__func__", function), getattr(function, "__self__", None)
+    return [name for name in dict.fromkeys(_find_changes(function, owner, set())) if name]
+
+
+def _find_changes(function: Any, owner: Any, visited: set[Any]) -> Iterator[str]:
+    """Yield the changed variables of a function, and "" if it changes the object `owner` whose method it is."""
+    if not isinstance(function, FunctionType) or function in visited or _is_library(function.__module__):
+        return
+    visited.add(function)
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    closure = {name: None if cell == CellType() else cell.cell_contents for name, cell in cells}
+    for code in _nested_codes(function.__code__):
+        loaded: dict[tuple[int | None, int | None], tuple[str, Any]] = {}
+        """The variables that have been loaded, by the place in the file where their expressions begin: code that
+        changes a part of a variable (`orders["a"].items[0] = 1`) has the same place.
+        """
+        value: Any = None
+        last = ""
+        for each in dis.get_instructions(code):
+            action, name, positions = each.opname, each.argval, each.positions
+            place = (positions.lineno, positions.col_offset) if positions else (None, None)
+            variable, whole = ("", owner) if last == "self" else loaded.get(place, (None, None))
+            before, value, last = value, None, ""
+            is_closure = action.endswith("_DEREF") and name in closure and name in code.co_freevars
+            if action in ("STORE_GLOBAL", "DELETE_GLOBAL") or (is_closure and not action.startswith("LOAD")):
+                yield name
+            elif action == "LOAD_GLOBAL" or is_closure:
+                value = (closure if is_closure else function.__globals__).get(name)
+                if isinstance(value, FunctionType):
+                    yield from _find_changes(value, None, visited)
+                elif _may_change(value) and None not in place:
+                    loaded[place] = name, value
+            elif action.startswith("LOAD_FAST") and owner is not None:
+                if (name[-1] if isinstance(name, tuple) else name) == function.__code__.co_varnames[0]:
+                    loaded[place], value, last = ("", owner), owner, "self"
+            elif variable is None:
+                continue
+            elif action in ("STORE_ATTR", "DELETE_ATTR", "STORE_SUBSCR", "DELETE_SUBSCR"):
+                yield variable
+            elif action in ("LOAD_ATTR", "LOAD_METHOD"):
+                value = inspect.getattr_static(before, name, None) if before is not None else None
+                if name in _CHANGING_METHODS and isinstance(whole if before is None else before, _CONTAINERS):
+                    yield variable
+                elif isinstance(value, FunctionType) and not isinstance(before, type):
+                    me = None if isinstance(before, ModuleType) else before
+                    yield from (each or variable for each in _find_changes(value, me, visited))
+
+
+def _may_change(value: Any) -> bool:
+    """Return whether a value is a container, or the user's own: a module, a class or an object of one."""
+    if isinstance(value, (ModuleType, type)):
+        return not _is_library(value.__name__ if isinstance(value, ModuleType) else value.__module__)
+    return isinstance(value, _CONTAINERS) or not _is_library(type(value).__module__)
+
+
+def _nested_codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _nested_codes(each)

@@ -19,6 +19,7 @@ from ferrule.core.schema import FunctionSignature, read_function
 from ferrule.core.schema.binding import Bind
 from ferrule.core.spec import Isolation, Limits, Tool
 from ferrule.errors import ExecutionFailed
+from ferrule.kinds.function.code_digest import find_changed_variables
 from ferrule.process.call import RemoteFunction
 from ferrule.process.function_reference import NotSendable, make_reference
 from ferrule.process.pool import WorkerPool
@@ -93,6 +94,14 @@ class FunctionExecutor:
         reference = make_reference(function, copy_objects=isolation == "process")
         if isinstance(reference, NotSendable):
             return fallback(reference.reason)
+        if isolation == "auto" and (changed := find_changed_variables(getattr(function, "source_function", function))):
+            logger.warning(
+                "tool=<%s>, variables=<%s> | changes variables of the program, but runs in a worker process, which has "
+                'copies of them: the program does not see the changes. Give the tool isolation="thread", write it as '
+                '`async def`, or keep the values in a file or a database. isolation="process" stops this warning.',
+                tool.id,
+                ", ".join(changed),
+            )
         return _WorkerRunner(self._pool, self._pool.register(reference, signature), fallback)
 
 

@@ -22,7 +22,7 @@ from ferrule.core.names import did_you_mean
 from ferrule.core.patterns import lazy_pattern
 from ferrule.core.secret_patterns import secret_names
 from ferrule.core.secrets import Secrets, select_likely
-from ferrule.core.spec import MCPServerSpec
+from ferrule.core.spec import Limits, MCPServerSpec
 from ferrule.core.variables import expand_variables, find_variables
 from ferrule.errors import SpecError
 
@@ -32,6 +32,8 @@ MAX_ACTIONS: Final = 5_000
 """Actions of one server, unless its entry says otherwise."""
 MAX_MESSAGE_SIZE: Final = 64 * 1024 * 1024
 """Bytes of one message of a server, unless its entry says otherwise."""
+MAX_CALL_SECONDS: Final = 600.0
+"""How long a call may take that reports progress, unless the entry says otherwise."""
 START_TIMEOUT: Final = 60.0
 """Seconds a server has to start: `npx` and `uvx` may have to download it first."""
 
@@ -100,7 +102,11 @@ class McpServerConfig:
     """None for an http address without a type: streamable HTTP is tried, then SSE."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     timeout: float | None = None
-    """Seconds one call may take."""
+    """Seconds one call may take, again after each report of progress."""
+    max_timeout: float | None = None
+    """Seconds one call may take in all; None: MAX_CALL_SECONDS, or the timeout if it is longer."""
+    action_max_timeouts: Mapping[str, float] = field(default_factory=dict)
+    """The same for single actions."""
     start_timeout: float = START_TIMEOUT
     attempts: int = 1
     """How many times a call tries to connect before it fails."""
@@ -140,6 +146,11 @@ class McpServerConfig:
         if address.startswith(("ws:", "wss:")):
             return ("ws",)
         return ("sse", "http") if address.split("?")[0].rstrip("/").endswith("/sse") else ("http", "sse")
+
+    def limits_of(self, action: str = "") -> Limits:
+        """Return how long the calls of an action may take; without a name, those of actions without own limits."""
+        longest = self.action_max_timeouts.get(action, self.max_timeout)
+        return Limits(timeout=self.timeout, max_timeout=longest or max(MAX_CALL_SECONDS, self.timeout or 0))
 
     @property
     def location(self) -> str:
@@ -251,7 +262,8 @@ def read_server_config(entry: Any, *, folder: Path | None = None) -> McpServerCo
     if not isinstance(entry, Mapping):
         example = '{"command": "uvx"}'
         raise SpecError(f"a server must be described by an object such as {example}, not a {type(entry).__name__}")
-    timeout = _read(entry, "timeout")
+    timeout, max_timeout = _read(entry, "timeout"), _read(entry, "maxTimeout", {})
+    max_timeouts = max_timeout if isinstance(max_timeout, dict) else {"*": max_timeout}
     tags = _read(entry, "tags", ())
     command = _read(entry, "command")
     config = McpServerConfig(
@@ -263,6 +275,8 @@ def read_server_config(entry: Any, *, folder: Path | None = None) -> McpServerCo
         kind=_read_transport_kind(entry),
         headers=_read(entry, "headers", {}),
         timeout=None if timeout is None else timeout / 1000,
+        max_timeout=max_timeouts["*"] / 1000 if "*" in max_timeouts else None,
+        action_max_timeouts={name: each / 1000 for name, each in max_timeouts.items() if name != "*"},
         max_actions=_read(entry, "maxActions", MAX_ACTIONS),
         max_message_size=_read(entry, "maxMessageSize", MAX_MESSAGE_SIZE),
         disabled=entry.get("disabled") is True or entry.get("enabled") is False,
@@ -346,6 +360,12 @@ def _read_milliseconds(value: Any) -> float:
     return value
 
 
+def _read_max_timeout(value: Any) -> float | dict[str, float]:
+    if isinstance(value, Mapping):
+        return {_read_text(name): _read_milliseconds(each) for name, each in value.items()}
+    return _read_milliseconds(value)
+
+
 def _read_count(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError
@@ -380,6 +400,10 @@ _READERS: Final[dict[str, tuple[Callable[[Any], Any], str]]] = {
     "env": (_read_named_texts, 'must be an object of texts such as {"NAME": "value"}'),
     "headers": (_read_named_texts, 'must be an object of texts such as {"NAME": "value"}'),
     "timeout": (_read_milliseconds, "must be a number of milliseconds"),
+    "maxTimeout": (
+        _read_max_timeout,
+        'must be a number of milliseconds, or one for each action such as {"build": 3600000}, with "*" for the others',
+    ),
     "maxActions": (_read_count, "must be a whole number of actions"),
     "maxMessageSize": (_read_count, "must be a whole number of bytes"),
     "callbackPort": (_read_count, "must be a port"),

@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -20,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ferrule.core.content import encode_json
 from ferrule.core.json_schema import JsonSchema
 from ferrule.core.schema_limits import BoundedValidator
-from ferrule.core.spec import Effects, Limits, MCPServerSpec, Tool, ToolCapability
+from ferrule.core.spec import Effects, MCPServerSpec, Tool, ToolCapability
 from ferrule.errors import ExecutionFailed, SpecError
 from ferrule.kinds.mcp.config import MAX_ACTIONS, McpServerConfig, config_of_spec
 from ferrule.process.checks import is_valid_value
@@ -246,7 +248,7 @@ def make_server_tool(name: str, config: McpServerConfig, *, origin: str, listing
         description=f"The MCP server {name!r}. It has not listed its actions yet: it does when it is first connected.",
         enabled=not config.disabled,
         tags=list(config.tags),
-        limits=Limits(timeout=config.timeout),
+        limits=config.limits_of(),
         endpoint="" if config.url is None else config.location,
         server_config=config.public_summary(),
         metadata={"listed": False, "config_digest": config.digest},
@@ -256,10 +258,19 @@ def make_server_tool(name: str, config: McpServerConfig, *, origin: str, listing
 
 
 def make_tool_of_server_spec(spec: MCPServerSpec) -> Tool:
-    """Make the tool for a server that a program describes. Raises SpecError when the spec has no address."""
+    """Make the tool for a server that a program describes. Raises SpecError if its address or program is missing."""
     config = config_of_spec(spec)
+    path = config.env.get("PATH") or os.environ.get("PATH", "")
+    program = os.path.join(config.cwd or "", config.command or "") if "/" in (config.command or "") else config.command
+    if program and "$" not in program + path and shutil.which(program, path=path) is None:
+        raise SpecError(
+            f"MCP server {spec.tool_id!r}: the program {config.command!r} was not found: "
+            "install it, or write its full path"
+        )
     if spec.effects == Effects():  # nothing is promised, and a server that promises nothing may do anything
         spec = replace(spec, effects=ASSUMED_EFFECTS)
+    if spec.limits.max_timeout is None:
+        spec = replace(spec, limits=replace(spec.limits, max_timeout=config.limits_of().max_timeout))
     if not spec.capabilities:  # the server is asked for them
         spec = replace(spec, metadata={**spec.metadata, "listed": False})
     return Tool(spec=spec, handler=HANDLER, target=config, source=SOURCE, origin=config.location)
@@ -344,6 +355,7 @@ def _with_entry_settings(action: ToolCapability, config: McpServerConfig) -> Too
         effects=_choose_effects(action.annotations, config),
         auto_approve=not config.auto_approve.isdisjoint((action.name, "*")),
         tags=list(config.action_tags.get(action.name, ())),
+        limits=config.limits_of(action.name) if action.name in config.action_max_timeouts else action.limits,
     )
 
 
@@ -356,7 +368,7 @@ def _merge_declared(action: ToolCapability, declared: ToolCapability | None) -> 
         examples=declared.examples,
         category=declared.category,
         tags=declared.tags or action.tags,
-        limits=declared.limits,
+        limits=declared.limits or action.limits,
     )
 
 

@@ -170,7 +170,7 @@ class _DocumentReader:
             self._document.lines[(*place, key)] = line
             if key in values:
                 hint = f"the first is in line {first}: keep one of them"
-                self._document.problem(f"the key {key!r} is there twice", (*place, key), hint)
+                self._document.problem(f"the key {key!r} is written twice", (*place, key), hint)
             values[key] = self.value(value_node, (*place, key))
         for key_node, value_node in self._merged_pairs(node, place):
             if key_node.value not in values:

@@ -34,6 +34,7 @@ _OPERATORS = {
     "cubed": " ** 3",
     "percent": "%",
     "factorial": "!",
+    "round": "",
 }
 _FRACTIONS = {"third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "eighth": 8, "tenth": 10}
 _TOKEN = lazy_pattern(
@@ -51,6 +52,8 @@ _TOKEN = lazy_pattern(
       | (?P<over>\bdivided\ by\b|再?除以)
       | (?P<mod>\b(?:mod|modulo)\b)
       | (?P<squared>\bsquared\b|的?平方(?![根米公英])) | (?P<cubed>\bcubed\b|的?立方(?![根米]))
+      | (?P<round>\bround(?=\ [\d(]))
+      | (?P<decimals>\b(?:rounded\ )?to\ \d{{1,3}}\ (?:decimal|digit)(?:\ place)?s?\b|，?保留到?\d{{1,3}}位小数)
       | (?P<name>\bpi\b)""",
     re.VERBOSE | re.IGNORECASE,
 )
@@ -148,7 +151,8 @@ def _longest_expression(text: str, run: list[re.Match[str]]) -> ExpressionSpan |
 
 def _write_tokens(text: str, tokens: list[re.Match[str]]) -> str:
     parts, end = [], tokens[0].start()
-    for token in tokens:
+    decimals = re.search(r"\d+", tokens[-1].group()) if tokens[-1].lastgroup == "decimals" else None
+    for token in tokens[:-1] if decimals else tokens:
         kind = token.lastgroup or ""
         parts.append(text[end : token.start()])
         if kind == "fraction":
@@ -160,6 +164,8 @@ def _write_tokens(text: str, tokens: list[re.Match[str]]) -> str:
             parts.append(_write_number(token.group()) if kind == "number" else _OPERATORS.get(kind, token.group()))
         end = token.end()
     text = re.sub(" +", " ", "".join(parts).translate(_SYMBOLS)).strip()
+    if decimals:
+        return f"round({text}, {decimals[0]})"
     return re.sub(r"([\d.]+%)(?= [-+])", r"(\1)", text)  # a calculator may take `% -` for a remainder
 
 

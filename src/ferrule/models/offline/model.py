@@ -6,6 +6,7 @@ were made since it was asked: so a conversation can continue in another process,
 
 from __future__ import annotations
 
+import re
 from functools import cache, partial
 from typing import Any
 
@@ -90,7 +91,7 @@ class _OfflineTurn:
                 if self.calls:
                     return  # the result it refers to is still to come
                 if self._last_result is None:
-                    self.lines.append(self._messages["no_result"].format(step=step))
+                    self.lines.append(self._messages["no_result"].format(step=re.split("[:：]", step)[0]))
                     continue
                 text = insert_result(step, self._last_result)
                 if len(self._last_result) > _MAX_REPEATED_LENGTH or "\n" in self._last_result:

@@ -23,7 +23,7 @@ from ferrule.models.offline.vocabulary import (
 )
 from ferrule.texts.language import begins_with_cjk
 from ferrule.texts.numbers import find_numbers
-from ferrule.texts.phrases import find_tool_phrases
+from ferrule.texts.phrases import DATA_FILE, find_tool_phrases
 
 MIN_CONFIDENCE = 0.55
 """From here on a tool is called."""
@@ -47,6 +47,7 @@ _LEFT_OVER = lazy_pattern(r"[\d()]|[-+*/^×÷=<>√]\s*\d")
 MAX_STEP_LENGTH = 1_000
 """Characters outside quotes: a longer text is not a request whose words can be compared."""
 _MAX_CANDIDATES = 8
+_DATA_QUERY_TERMS = frozenset({"sql", "data", "file"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +107,9 @@ def find_possible_tool(tools: OfferedTools, text: str) -> OfferedTool | None:
         return None
     if tools.calculators and len(find_numbers(text)) > 1 and _ASKS_FOR_NUMBER.search(text):
         return tools.calculators[0]
+    querying = (tool for tool in tools.by_name.values() if tool.terms >= _DATA_QUERY_TERMS)
+    if DATA_FILE.search(text) and (tool := next(querying, None)):
+        return tool
     best = next(iter(_rank_tools(tools, text)), None)
     return best.tool if best is not None and best.confidence >= _MIN_POSSIBLE_CONFIDENCE else None
 

@@ -17,6 +17,7 @@ from ferrule.server.fleet import ServerFleet
 from ferrule.server.mcp.direct_calls import DirectCalls
 from ferrule.server.mcp.forwarding import RequestForwarder, SessionForwarder
 from ferrule.server.mcp.server import McpServer
+from ferrule.server.mcp.sessions import McpSessions
 
 MAX_SESSIONS: Final = 2_000
 
@@ -63,6 +64,10 @@ class McpHttpApp:
         self._direct_calls = DirectCalls(self._server, self._server.sessions, server.server_info_stamp)
         self._forwarder = SessionForwarder(fleet, forwarder)
         self._server.paused_calls.make_token = self._forwarder.make_request_state
+
+    @property
+    def sessions(self) -> McpSessions:
+        return self._server.sessions
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:

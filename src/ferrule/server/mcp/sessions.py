@@ -102,6 +102,9 @@ class McpSessions:
     def __init__(self) -> None:
         self._sessions: dict[bytes, McpSession] = {}
 
+    def __len__(self) -> int:
+        return len(self._sessions)
+
     def add(self, connection: Any, owner: Client) -> None:
         """Add a session that the SDK has opened. The session is removed with the connection."""
         if connection.session_id is None:

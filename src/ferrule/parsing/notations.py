@@ -1,4 +1,4 @@
-"""Formats that are used for calls only: the tags and tokens of model families, and XML.
+"""Notations with marks of their own: the tags and tokens of model families, XML, and the lines of ReAct.
 
 The content after a tag differs less than the tags do: JSON, Python, or a name with its arguments. One table has the
 tags and their ends; one function parses any content.
@@ -12,17 +12,10 @@ from typing import Any
 
 from ferrule.core.messages import ToolCall
 from ferrule.core.patterns import lazy_pattern
-from ferrule.parsing import json_calls, python_calls
-from ferrule.parsing.known_tools import (
-    CallableTool,
-    KnownTools,
-    parse_argument,
-    unescape_name,
-    unreadable_call,
-    unwrap_arguments,
-)
-from ferrule.parsing.literals import MAX_DEPTH, LiteralError, LiteralReader
-from ferrule.parsing.text import SPACE, CallsAndEnd, MarkedSegment, SourceText
+from ferrule.parsing.calls import find_name_in_json, read_json_calls, read_python_calls
+from ferrule.parsing.known_tools import CallableTool, KnownTools, parse_argument, unescape_name, unwrap_arguments
+from ferrule.parsing.literals import MAX_DEPTH, LiteralError, LiteralReader, parse_literal
+from ferrule.parsing.text import END_OF_TURN, SPACE, CallsAndEnd, MarkedSegment, SourceText
 
 _TAGS: tuple[tuple[str, str], ...] = (
     (r"<tool_calls?>", r"</tool_calls?>"),  # Hermes, Qwen, Hunyuan, Jamba, GLM
@@ -73,10 +66,7 @@ _BEFORE_JSON = lazy_pattern(
     r"|(?:<\|(?:channel|constrain)\|>[^<\n]*+|code|json|[ \t])*<\|message\|>)?\s*+(?:```(?:json)?\s*+)?(?=\{)"
 )
 _LINE_BREAKS = r"(?:\s|\\n)*"
-_ARGUMENT_KEY = lazy_pattern(
-    rf"{_LINE_BREAKS}<arg_key>(?P<name>[^<\n]*)</arg_key>(?P<value>{_LINE_BREAKS}<arg_value>)?"
-)
-_TOOL_CALL_END = lazy_pattern(r"</tool_call>|<tool_call>")
+_ARGUMENT_KEY = lazy_pattern(rf"{_LINE_BREAKS}<arg_key>")
 _NAME_ONLY = lazy_pattern(r"(?P<name>[^\W\d][\w./\\-]*+)\s*(?:<tool_sep>)?\s*")
 _LEFTOVERS = lazy_pattern(r"[\s}\]`]*+")
 _EMPTY_LIST = lazy_pattern(r"\[\s*\]")
@@ -123,7 +113,7 @@ def _report_unreadable(
     tool = tools.find(named.group("name")) if named else None
     raw = text.excerpt(mark.start(), end)
     if tool:
-        return [unreadable_call(tool, "they must be JSON", raw)], end
+        return [tool.report("they must be JSON", raw)], end
     reason = "contains neither JSON nor a name with arguments" if body else "is empty"
     return [unreadable_markup(f"{mark.group()} {reason}", raw)], end
 
@@ -151,25 +141,26 @@ def _read_body(text: SourceText, at: int, closing: re.Pattern[str], tools: Known
         return None
     if text.whole[at] in "{[":
         return _read_json(text, at, closing, tools) or _read_python(text, at, stop, tools)
-    return (
-        _read_key_values(text, at, stop, tools)
-        or _read_named_json(text, at, stop, tools)
-        or _read_python(text, at, stop, tools)
-        or _read_bare_name(text, at, stop, tools)
-    )
+    head = _NAME_ONLY.match(text.whole, at)
+    if head and _ARGUMENT_KEY.match(text.whole, head.end()):
+        return _read_key_values(text, head, stop, tools)
+    if read := _read_named_json(text, at, stop, tools) or _read_python(text, at, stop, tools):
+        return read
+    tool = tools.find(head.group("name")) if head and head.end() == stop else None
+    return ([ToolCall(name=tool.name)], stop) if tool else None  # a name and nothing else
 
 
 def _read_json(text: SourceText, at: int, closing: re.Pattern[str], tools: KnownTools) -> CallsAndEnd | None:
     """Read JSON. Its strings may contain the closing tag, which is a limit only if the values are invalid."""
     stop = text.find(closing, at)[0]
     for limit in (text.end, stop) if stop < text.end else (stop,):
-        if read := json_calls.read_json_calls(text, at, limit, tools, is_certain=True):
+        if read := read_json_calls(text, at, limit, tools, is_certain=True):
             return read
-    if text.whole[at] == "[" and python_calls.read_list(text, at, stop, tools):
+    if text.whole[at] == "[" and read_python_calls(text, at, stop, tools):
         return None
-    reason = "they are not complete, or not JSON"
-    broken = json_calls.invalid_json_call(text.excerpt(at, stop), reason, tools)
-    return ([broken], stop) if broken else None
+    source = text.excerpt(at, stop)
+    name = find_name_in_json(source)
+    return ([tools.make_call(name, raw=source, failure="they are not complete, or not JSON")], stop) if name else None
 
 
 def _read_named_json(text: SourceText, at: int, stop: int, tools: KnownTools) -> CallsAndEnd | None:
@@ -177,61 +168,36 @@ def _read_named_json(text: SourceText, at: int, stop: int, tools: KnownTools) ->
     head = _BEFORE_JSON.match(text.whole, at)
     if head is None:
         return None
-    name, body = head.group("name"), head.end()
-    tool = tools.find(name)
+    name = head.group("name")
     literals = LiteralReader(text)
     try:
-        value, end = literals.read_value(body)
-    except LiteralError as failure:
-        text.record_failure(at, failure.at)
-        return [tools.invalid_call(name, failure.reason, text.excerpt(at, stop))], max(stop, body)
-    if literals.unclosed or not isinstance(value, dict):
-        return [tools.invalid_call(name, "a closing bracket is missing", text.excerpt(at, end))], end
-    if tool is None:
-        return [tools.unknown_tool_call(name, text.excerpt(at, end))], end
-    return [ToolCall(name=tool.name, arguments=value)], end
+        value, end = literals.read_value(head.end())
+        failure = "a closing bracket is missing" if literals.unclosed or not isinstance(value, dict) else ""
+        return [tools.make_call(name, None if failure else value, raw=text.excerpt(at, end), failure=failure)], end
+    except LiteralError as error:
+        text.record_failure(at, error.at)
+        end = max(stop, head.end())
+        return [tools.make_call(name, raw=text.excerpt(at, stop), failure=error.reason)], end
 
 
-def _read_key_values(text: SourceText, at: int, stop: int, tools: KnownTools) -> CallsAndEnd | None:
+def _read_key_values(text: SourceText, head: re.Match[str], stop: int, tools: KnownTools) -> CallsAndEnd:
     """Read GLM's form: a name, then `<arg_key>` and `<arg_value>` in turn."""
-    head = _NAME_ONLY.match(text.whole, at)
-    if head is None or not _ARGUMENT_KEY.match(text.whole, head.end()):
-        return None
-    name, place = head.group("name"), head.end()
-    tool = tools.find(name)
-    raw_values: dict[str, str] = {}
-    while key := _ARGUMENT_KEY.match(text.whole, place):
-        argument = unescape_name(key.group("name"))
-        ending, place = text.find("</arg_value>", key.end()) if key.group("value") else (key.end(), key.end())
-        if ending == text.end or not key.group("value"):
-            reason = "they are cut off" if ending == text.end else f"{argument!r} has no value"
-            end = text.find(_TOOL_CALL_END, ending)[0]
-            return [tools.invalid_call(name, reason, text.excerpt(at, end))], end
-        raw_values[argument] = text.whole[key.end() : ending]
-    if tool is None:
-        return [tools.unknown_tool_call(name, text.excerpt(at, place))], place
-    if stop == text.end:
-        return [unreadable_call(tool, "the call is not closed", text.excerpt(at, place))], place
-    arguments = {argument: parse_argument(raw, tool, argument) for argument, raw in raw_values.items()}
-    return [ToolCall(name=tool.name, arguments=arguments)], place
+    name, tool = head.group("name"), tools.find(head.group("name"))
+    arguments: dict[str, Any] = {}
+    end, failure = stop, ""
+    try:
+        if tool:
+            arguments, end = _read_parameters(text, head.end(), tool)
+            failure = "the call is not closed" if stop == text.end else ""
+    except LiteralError as error:
+        failure, end = error.reason, max(stop, head.end())
+    return [tools.make_call(name, arguments, raw=text.excerpt(head.start(), end), failure=failure)], end
 
 
 def _read_python(text: SourceText, at: int, stop: int, tools: KnownTools) -> CallsAndEnd | None:
-    if text.whole[at] == "[":
-        read = python_calls.read_list(text, at, stop, tools)
-    else:
-        read = python_calls.read_calls(text, at, stop, tools)
-    if read is None:
-        return None
-    leftover = LiteralReader(text, stop).skip_space(read[1])
+    read = read_python_calls(text, at, stop, tools)
+    leftover = LiteralReader(text, stop).skip_space(read[1]) if read else stop
     return read if leftover >= stop or stop == text.end else None
-
-
-def _read_bare_name(text: SourceText, at: int, stop: int, tools: KnownTools) -> CallsAndEnd | None:
-    """Read a name and nothing else: a call without arguments."""
-    head = _NAME_ONLY.match(text.whole, at, stop)
-    tool = tools.find(head.group("name")) if head and head.end() == stop else None
-    return ([ToolCall(name=tool.name)], stop) if tool else None
 
 
 # Calls written as XML: `<function=name>`, `<invoke name=…>` and the like, with a tag for each argument.
@@ -256,8 +222,11 @@ _XML_CALL = lazy_pattern(rf"{_OPEN}{_CALL_TAG}{_NAMED}")
 _XML_CALL_WITH_ELEMENTS = lazy_pattern(
     rf"{_OPEN}{_CALL_TAG}>\s*{_NAME_ELEMENT}(?P<name>[^<\n]+)</\w+>(?P<rest>\s*)(?:<{_ARGUMENTS_TAG}>)?"
 )
-_XML_PARAMETER = lazy_pattern(rf"\s*{_OPEN}(?P<tag>{_PARAMETER_TAG}){_NAMED}")
-_XML_PARAMETER_ENDINGS = {
+_PARAMETER = lazy_pattern(
+    rf"\s*{_OPEN}(?P<tag>{_PARAMETER_TAG}){_NAMED}"
+    rf"|{_LINE_BREAKS}<arg_key>(?P<key>[^<\n]*)</arg_key>(?:{_LINE_BREAKS}<(?P<value>arg_value)>)?"
+)
+_PARAMETER_ENDINGS = {"arg_value": lazy_pattern("</arg_value>")} | {
     tag: lazy_pattern(rf"{_CLOSE}{tag}{_END}|{_OPEN}{_PARAMETER_TAG}{_GAP}{_IS}|{_CLOSE}(?:function|invoke|call){_END}")
     for tag in ("parameter", "param", "argument", "arg")
 }
@@ -277,18 +246,18 @@ def read_xml_call(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment
     opened = _XML_CALL.match(text.whole, at) or _XML_CALL_WITH_ELEMENTS.match(text.whole, at)
     if opened is None:
         return None
-    name, is_empty = unescape_name(opened.group("name")), opened.group("rest").rstrip().endswith("/")
+    name, end = unescape_name(opened.group("name")), opened.end()
     tool = tools.find(name)
-    if tool is None:
-        end = opened.end() if is_empty else text.find(_XML_CLOSING, opened.end())[1]
-        return MarkedSegment(at, end, (tools.unknown_tool_call(name, text.excerpt(at, end)),), is_tagged=True)
-    try:
-        arguments, end = ({}, opened.end()) if is_empty else _read_xml_arguments(text, opened.end(), tool)
-    except LiteralError as failure:
-        text.record_failure(at, failure.at)
-        end = max(text.find(_XML_CLOSING, failure.at)[1], failure.at)
-        return MarkedSegment(at, end, (unreadable_call(tool, failure.reason, text.excerpt(at, end)),), is_tagged=True)
-    return MarkedSegment(at, end, (ToolCall(name=tool.name, arguments=arguments),), is_tagged=True)
+    arguments: dict[str, Any] = {}
+    failure = ""
+    if not opened.group("rest").rstrip().endswith("/"):
+        try:
+            arguments, end = _read_xml_arguments(text, end, tool) if tool else ({}, text.find(_XML_CLOSING, end)[1])
+        except LiteralError as error:
+            text.record_failure(at, error.at)
+            failure, end = error.reason, max(text.find(_XML_CLOSING, error.at)[1], error.at)
+    call = tools.make_call(name, arguments, raw=text.excerpt(at, end), failure=failure)
+    return MarkedSegment(at, end, (call,), is_tagged=True)
 
 
 def read_element_call(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
@@ -316,7 +285,7 @@ def read_element_call(text: SourceText, at: int, tools: KnownTools) -> MarkedSeg
         text.record_failure(at, end)
         return None
     end = text.find(f"</{opened.group('name')}>", end)[1]
-    return MarkedSegment(at, end, (unreadable_call(tool, reason, text.excerpt(at, end)),), is_tagged=True)
+    return MarkedSegment(at, end, (tool.report(reason, text.excerpt(at, end)),), is_tagged=True)
 
 
 def _read_xml_arguments(text: SourceText, at: int, tool: CallableTool) -> tuple[dict[str, Any], int]:
@@ -330,7 +299,7 @@ def _read_xml_arguments(text: SourceText, at: int, tool: CallableTool) -> tuple[
         return value, closed.end() if closed else end
     arguments, end = _read_elements(text, at, tool)
     if not arguments:
-        arguments, end = _read_xml_parameters(text, at, tool)
+        arguments, end = _read_parameters(text, at, tool)
     closed = _XML_CLOSING_AFTER_SPACE.match(text.whole, end)
     if closed is None:
         raise LiteralError("the call is not closed, or a parameter has no name", end)
@@ -342,8 +311,7 @@ def _read_elements(text: SourceText, at: int, tool: CallableTool, depth: int = 0
 
     MiniMax M3 writes its mark before each tag; without the mark only the names of parameters are elements.
     """
-    values: dict[str, Any] = {}
-    repeated: set[str] = set()
+    values: dict[str, list[Any]] = {}
     while opened := _ELEMENT.match(text.whole, at):
         name, is_marked = unescape_name(opened.group("name")), opened.group("mark") is not None
         schema = tool.properties.get(name, {})
@@ -363,16 +331,10 @@ def _read_elements(text: SourceText, at: int, tool: CallableTool, depth: int = 0
         if closed is None or closed.group("name") != opened.group("name"):
             raise LiteralError(f"{name!r} is not closed", ending)
         at = closed.end()
-        if name == "item" and name not in values:
-            values[name], repeated = [value], {*repeated, name}
-        elif name not in values:
-            values[name] = value
-        elif depth == 0:
+        if depth == 0 and name in values:
             raise LiteralError(f"{name!r} is given twice", at)
-        else:
-            values[name] = [*(values[name] if name in repeated else [values[name]]), value]
-            repeated = {*repeated, name}
-    return values, at
+        values.setdefault(name, []).append(value)
+    return {k: v if len(v) > 1 or (depth and k == "item") else v[0] for k, v in values.items()}, at
 
 
 def _unwrap_items(values: dict[str, Any], schema: Mapping[str, Any]) -> Any:
@@ -384,20 +346,22 @@ def _unwrap_items(values: dict[str, Any], schema: Mapping[str, Any]) -> Any:
     return values[name] if isinstance(values[name], list) else [values[name]]
 
 
-def _read_xml_parameters(text: SourceText, at: int, tool: CallableTool) -> tuple[dict[str, Any], int]:
+def _read_parameters(text: SourceText, at: int, tool: CallableTool) -> tuple[dict[str, Any], int]:
+    """Read a tag with a name for each argument, or GLM's `<arg_key>` and `<arg_value>`."""
     arguments: dict[str, Any] = {}
-    while opened := _XML_PARAMETER.match(text.whole, at):
-        name = unescape_name(opened.group("name"))
+    while opened := _PARAMETER.match(text.whole, at):
+        name, tag = unescape_name(opened["name"] or opened["key"]), opened["tag"] or opened["value"]
+        if tag is None:
+            raise LiteralError(f"{name!r} has no value", opened.end())
         data = _CDATA_OPENING.match(text.whole, opened.end())
         begin = text.find("]]>", data.end())[1] if data else opened.end()
-        ending, at = text.find(_XML_PARAMETER_ENDINGS[opened.group("tag")], begin)
+        ending, at = text.find(_PARAMETER_ENDINGS[tag], begin)
         if ending == text.end:
             raise LiteralError(f"{name!r} is not closed", text.end)
         if name in arguments:
             raise LiteralError(f"{name!r} is given twice", at)
-        raw_value = text.whole[opened.end() : ending]
-        arguments[name] = _parse_xml_value(raw_value, tool, name, opened.group("rest"))
-        if _XML_PARAMETER.match(text.whole, ending) or _XML_CLOSING_AFTER_SPACE.match(text.whole, ending):
+        arguments[name] = _parse_xml_value(text.whole[opened.end() : ending], tool, name, opened["rest"] or "")
+        if _PARAMETER.match(text.whole, ending) or _XML_CLOSING_AFTER_SPACE.match(text.whole, ending):
             at = ending
     return arguments, at
 
@@ -437,3 +401,130 @@ def read_call_part(text: SourceText, at: int, tools: KnownTools) -> MarkedSegmen
     return MarkedSegment(
         at, end, (unreadable_markup(f"{part.group()} is outside of a call", text.excerpt(at, end)),), is_tagged=True
     )
+
+
+# ReAct: `Action:` and `Action Input:` lines, and the `<tool>` tags of LangChain's XML agents.
+
+_LINE = r"^[ \t>*#]*+"
+_COLON = r"(?:[ \t]*+\d++)?[ \t]*+\**+[ \t]*+[:：]\**+"
+_ACTION_LABEL, _OBSERVATION_LABEL = r"(?:Action|行动|动作)", r"(?:Observation|观察(?:结果)?)"
+_INPUT_LABEL = r"(?:Action[ \t]Input|(?:行动|动作)(?:输入|参数))"
+FIRST_WORDS = r"(?:Action|Final[ \t]Answer|行动|动作|最终(?:答案|回答))"
+"""What the lines begin with that matter to a reader of the text."""
+ACTION_OPENING = rf"{_LINE}{_ACTION_LABEL}{_COLON}"
+FINAL_ANSWER = rf"{_LINE}(?:Final[ \t]Answer|最终(?:答案|回答)){_COLON}"
+NEXT_TURN = r"^[ \t]*\#{2,4}[ \t]*(?:Instructions?|Question|User|Human)[ \t]*:|✿RE(?:SULT|TURN)✿"
+_ACTION = lazy_pattern(rf"{ACTION_OPENING}\s*+(?P<name>[^\n]++)\n\s*+[>*#]*+{_INPUT_LABEL}{_COLON}", re.MULTILINE)
+_ACTION_WITH_INPUT = lazy_pattern(
+    rf"{ACTION_OPENING}[ \t]*+(?P<name>[^\W\d][\w.-]*+)\[(?P<input>[^\n]*)\][ \t]*(?=\n|\Z)", re.MULTILINE
+)
+_NEXT_LABEL = lazy_pattern(
+    rf"{_LINE}(?:{_OBSERVATION_LABEL}|Thought|思考|{FIRST_WORDS}){_COLON}",
+    re.MULTILINE,
+)
+_OBSERVATION = lazy_pattern(rf"\s*+{_LINE}{_OBSERVATION_LABEL}{_COLON}", re.MULTILINE)
+_FINAL_ANSWER = lazy_pattern(FINAL_ANSWER, re.MULTILINE)
+_BEFORE_OBJECT = lazy_pattern(r"(?:```[a-z]*\s*)?(?=\{)")
+_FIRST_KEY = lazy_pattern(r"""(?:```[a-z]*\s*)?\{\s*["'](\w+)["']\s*:""")
+_AFTER_OBJECT = lazy_pattern(r"\s*(?:```)?[ \t]*(?:\n|\Z)")
+_TRAILING_TOKENS = lazy_pattern(rf"(?:\s*(?:{END_OF_TURN}))+\s*\Z")
+_TOOL_TAG = lazy_pattern(r"<tool>\s*+(?P<name>[^<\n]*+)</tool>(?P<input>\s*+<tool_input>)?")
+_ACTION_ALONE = lazy_pattern(rf"{ACTION_OPENING}[ \t]*+(?P<name>[^\n]++)\s*+\Z", re.MULTILINE)
+
+
+def read_react_action(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
+    """Read the action whose line starts at `at`, and its input.
+
+    An observation that the model wrote itself is invented: nothing after it is parsed or shown.
+    """
+    action = _ACTION.match(text.whole, at) or _ACTION_WITH_INPUT.match(text.whole, at)
+    if action is None:
+        return _read_action_without_input(text, at, tools)
+    name = action.group("name").strip()
+    bracketed = action.groupdict().get("input")
+    if bracketed is None:
+        end = text.find(_NEXT_LABEL, action.end())[0]
+        input_text = _TRAILING_TOKENS.sub("", text.whole[action.end() : end]).strip()
+    else:
+        end, input_text = action.end(), bracketed
+    raw = text.excerpt(at, end)
+    is_invented = _OBSERVATION.match(text.whole, end) is not None
+    end = text.end if is_invented else end
+    tool = tools.find(name)
+    if tool is None:
+        is_call = bracketed is None and re.fullmatch(r"[\w./\\`*-]{1,64}", name)
+        return MarkedSegment(at, end, (tools.make_call(name, raw=raw),)) if is_call else None
+    if not is_invented and text.find(_FINAL_ANSWER, action.end())[0] < text.end:
+        reason = "the text has an action and a final answer. Write one of them"
+        return MarkedSegment(at, text.end, (tool.report(reason, raw),))
+    return MarkedSegment(at, end, (_make_action_call(tool, input_text, raw),))
+
+
+def _read_action_without_input(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
+    """Read an action at the end of the text that is only the name of a tool."""
+    action = _ACTION_ALONE.match(text.whole, at)
+    tool = tools.find(_TRAILING_TOKENS.sub("", action.group("name"))) if action else None
+    if tool is None:
+        return None
+    call = ToolCall(name=tool.name)
+    if tool.properties:
+        call = tool.report("there is no line 'Action Input:'", text.excerpt(at, text.end))
+    return MarkedSegment(at, text.end, (call,))
+
+
+def read_tool_tags(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
+    """Read `<tool>search</tool><tool_input>weather in SF</tool_input>`."""
+    tags = _TOOL_TAG.match(text.whole, at)
+    if tags is None:
+        return None
+    name, end = tags.group("name"), tags.end()
+    tool = tools.find(name)
+    if tags.group("input") is None:
+        call = tool.report("<tool_input> is missing", tags.group()) if tool else None
+        return MarkedSegment(at, end, (call,), is_tagged=True) if call else None
+    begin, end = text.find("</tool_input>", end)
+    raw = text.excerpt(at, end)
+    if tool:
+        call = _make_action_call(tool, text.whole[tags.end() : begin].strip(), raw)
+    else:
+        call = tools.make_call(name, raw=raw) if name else unreadable_markup("<tool> is empty", raw)
+    return MarkedSegment(at, end, (call,), is_tagged=True)
+
+
+def _make_action_call(tool: CallableTool, input_text: str, raw: str) -> ToolCall:
+    arguments = _parse_arguments_object(input_text)
+    if arguments is not None and (
+        not tool.properties or set(arguments) <= set(tool.properties) or tool.only_parameter is None
+    ):
+        return ToolCall(name=tool.name, arguments=arguments)
+    only = tool.only_parameter
+    key = _FIRST_KEY.match(input_text)
+    if arguments is None and key and key.group(1) in tool.properties:
+        return tool.report("they are not complete, or not JSON", raw)
+    if only is not None:
+        return ToolCall(name=tool.name, arguments={only: parse_argument(_remove_quotes(input_text), tool, only)})
+    if not tool.properties or not input_text:
+        return ToolCall(name=tool.name)
+    return tool.report(f"it takes several, so its input must be JSON: {', '.join(tool.properties)}", raw)
+
+
+def _parse_arguments_object(input_text: str) -> dict[str, Any] | None:
+    """Read the object that the input begins with; what a model writes below it is not part of it."""
+    begin = _BEFORE_OBJECT.match(input_text)
+    if begin is None:
+        return None
+    literals = LiteralReader(SourceText(input_text))
+    try:
+        value, end = literals.read_value(begin.end())
+    except LiteralError:
+        return None
+    is_complete = not literals.unclosed and _AFTER_OBJECT.match(input_text, end)
+    return value if isinstance(value, dict) and is_complete else None
+
+
+def _remove_quotes(input_text: str) -> str:
+    try:
+        value = parse_literal(input_text) if input_text[:1] in ("'", '"') else input_text
+    except LiteralError:
+        return input_text
+    return value if isinstance(value, str) else input_text

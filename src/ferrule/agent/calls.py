@@ -1,0 +1,323 @@
+"""The calls of a run: made, found again after a crash, and answered by people, in the loop and in plans alike.
+
+A call of the loop is one that the model wrote; a call of a plan is made for one of its steps. `RunCalls` makes both. A
+call that a person must decide about raises NeedsPerson, and is made again with the reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final
+
+from ferrule.agent.answer import StepResult
+from ferrule.agent.budget import NeedsPerson, RunBudget
+from ferrule.agent.control_tools import CONTROL_TOOLS
+from ferrule.agent.run import Run
+from ferrule.core.call import (
+    CALLER_CONVERSATION_AGENT,
+    DEFAULT_TIMEOUT,
+    Caller,
+    Progress,
+    ToolExecutionContext,
+    ToolExecutionResult,
+)
+from ferrule.core.messages import ToolCall, decode_tool_call
+from ferrule.core.model import Model
+from ferrule.core.permission import CallPolicy, Principal
+from ferrule.core.spec import Tool, ToolCapability
+from ferrule.engine import ToolEngine
+from ferrule.errors import (
+    APPROVAL_REQUIRED,
+    CANCELLED,
+    KNOWN_FAILURE,
+    PERMISSION_DENIED,
+    TIMEOUT,
+    VALIDATION_ERROR,
+    ToolNotFound,
+)
+from ferrule.memory import RunMemory
+from ferrule.memory.call_identity import identify_call
+from ferrule.policy.approvals import ApprovalRequest
+from ferrule.store import ToolCallRecord, ToolCallSummary
+from ferrule.store.record import percent
+
+UNKNOWN_OUTCOME: Final = (
+    "This call was interrupted while it ran, so its outcome is unknown. It was not repeated. "
+    "Find out what it did before you repeat it."
+)
+TIME_IS_UP: Final = "This call was cancelled: the time limit of the run was reached. Its outcome is unknown."
+INTERRUPTED: Final = "interrupted"
+INTERRUPTED_STATUSES: Final = (INTERRUPTED, "cancelled", "running")
+"""The process that resumes a run has its lock. A running call belongs to a process that died on another machine."""
+_SECONDS_TO_END: Final = 1.0
+"""For a call to end after its own timeout; then it is cancelled."""
+_STOP_TIMEOUT: Final = 5.0
+"""Seconds in which a process that has lost the lock of a run, but lives, ends the calls of the run."""
+MAX_RECORDS: Final = 10_000
+"""Of the calls that the model or the plan made: many times what they may make before they are resumed."""
+CALL_TOOL: Final = "call_tool"
+_NAME_MISSING: Final = "call_tool needs `name`, the name of a tool as search_tools gave it, and `arguments`, an object."
+
+
+@dataclass(kw_only=True)
+class RunCall:
+    """A call of a run with the tool that it refers to."""
+
+    call: ToolCall
+    """The call as it is executed: without `call_tool` around it."""
+    original: ToolCall
+    """The call as the model wrote it."""
+    target: tuple[Tool, ToolCapability] | None = None
+    """None for an unknown tool."""
+    candidates: Sequence[tuple[Tool, ToolCapability]] = ()
+    """All tools that may be tried for this call, in order."""
+    redacted: ToolCall | None = None
+    """The original without secrets, once `RunCalls.redact` was asked for it."""
+
+    @property
+    def tool_id(self) -> str:
+        return self.call.name if self.target is None else self.target[0].id
+
+    @property
+    def action(self) -> str | None:
+        return None if self.target is None else self.target[1].name
+
+    @property
+    def model_name(self) -> str:
+        """Return the name of the tool for models."""
+        return self.call.name if self.target is None else self.target[0].spec.model_name(self.target[1])
+
+    @property
+    def is_repeatable(self) -> bool:
+        return bool(self.candidates) and all(
+            tool.spec.effects_of(action).repeatable for tool, action in self.candidates
+        )
+
+    @cached_property
+    def key(self) -> Any:
+        """Return what the call is compared by."""
+        assert self.target is not None, "only calls of tools that are known are compared"
+        return identify_call(*self.target, self.call.arguments).key
+
+
+class RunCalls:
+    """Makes the calls of one run."""
+
+    def __init__(
+        self,
+        run_id: str,
+        engine: ToolEngine,
+        caller: Caller,
+        *,
+        name: str,
+        principal: Principal,
+        caller_type: str = CALLER_CONVERSATION_AGENT,
+        policy: CallPolicy | None = None,
+        memory: RunMemory | None = None,
+        model: Model | None = None,
+        budget: RunBudget | None = None,
+    ) -> None:
+        """`caller` makes the calls, for the agent with this `name`. They end in time for the `budget`, if there is one.
+
+        `policy` decides instead of the engine's. `model` combines the answers where several tools do one job.
+        """
+        self.run_id, self.engine, self.caller, self.memory, self._budget = run_id, engine, caller, memory, budget
+        self._context = ToolExecutionContext(
+            caller_id=name,
+            caller_type=caller_type,
+            conversation_id=run_id or None,
+            workflow_id=None if caller_type == CALLER_CONVERSATION_AGENT else run_id or None,
+            principal=principal,
+            memory=memory,
+            policy=policy,
+            model=model,
+            priority=0 if budget is None else budget.limits.priority,
+        )
+        self._results: list[ToolExecutionResult] = []
+        self._records: dict[str, ToolCallRecord] | None = None
+        """The calls that were made before the run was resumed; None for a new run."""
+
+    def context(
+        self, call_id: str, *, approval_id: str | None = None, timeout: float | None = None
+    ) -> ToolExecutionContext:
+        """Return the context of a call, under whose id it is recorded."""
+        timeout = DEFAULT_TIMEOUT if timeout is None else timeout
+        return replace(self._context, tool_call_id=call_id, approval_id=approval_id, timeout=timeout)
+
+    async def make(
+        self,
+        call: RunCall,
+        approval: ApprovalRequest | None = None,
+        *,
+        request_id: str = "",
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> ToolExecutionResult:
+        """Make a call and return its result, whatever happens. `approval` is a request that a person has decided.
+
+        Raises NeedsPerson if a person must decide first. The request has the `request_id`, or else the id of the call.
+        A timeout does not include the wait for a slot; the time limit of the run does.
+        """
+        if approval is not None and approval.state == "refused":
+            error = approval.refusal
+            return ToolExecutionResult(
+                is_success=False, tool_name=call.tool_id, error=error, error_type=PERMISSION_DENIED
+            )
+        # An approval for another tool is for a call that this one makes.
+        covers_call = approval is not None and approval.state == "approved" and approval.tool_id == call.tool_id
+        approval_id = approval.approval_id if approval is not None and covers_call else None
+        seconds = None if self._budget is None else self._budget.seconds_left
+        context = self.context(call.call.id, approval_id=approval_id, timeout=self._timeout_for(call, seconds))
+        try:
+            async with asyncio.timeout(None if seconds is None else seconds + _SECONDS_TO_END):
+                result = await self.caller.execute(
+                    call.tool_id, call.call.arguments, context, action=call.action, on_progress=on_progress
+                )
+        except TimeoutError:
+            result = ToolExecutionResult(is_success=False, tool_name=call.tool_id, error=TIME_IS_UP, error_type=TIMEOUT)
+        if result.error_type == APPROVAL_REQUIRED and "approval_id" in result.metadata:
+            request = await self.engine.approvals.get(result.metadata["approval_id"])
+            raise NeedsPerson(replace(request, call_id=request_id or call.call.id))
+        self._results.append(result)
+        return result
+
+    def _timeout_for(self, call: RunCall, seconds: float | None) -> float | None:
+        """Return a timeout in seconds with which no call outlasts the run. None means the tool's own timeout."""
+        if seconds is None:
+            return None
+        timeout = None if call.target is None else call.target[0].spec.limits_of(call.target[1]).timeout
+        return min(seconds, timeout or self.engine.config.default_timeout)
+
+    def redact(self, call: RunCall) -> ToolCall:
+        """Return the original call without secrets, as it is stored and shown before it is made."""
+        if call.redacted is None:
+            inner, original = call.call, call.original
+            if inner.error is not None:
+                arguments = self.engine.redact_arguments(original.name, original.arguments)
+            else:
+                arguments = self.engine.redact_arguments(call.tool_id, inner.arguments, call.action)
+                arguments = _wrap_arguments(original, arguments)
+            call.redacted = replace(original, arguments=arguments)
+        return call.redacted
+
+    def redact_arguments(self, call: RunCall) -> dict[str, Any]:
+        """Return the arguments of a call that was not made, without secrets."""
+        return unwrap_call_tool(self.redact(call)).arguments
+
+    async def summarize(self) -> dict[str, Any]:
+        """Return how many calls were made, of which tools, and whether any failed."""
+        if self._records is not None:
+            return (await self.engine.get_call_summary(self.run_id)).to_brief()
+        usage: dict[str, int] = {}
+        good = 0
+        for result in self._results:  # each candidate that the hub has called counts
+            answers = len(result.metadata.get("call_ids", ("",))) if result.is_success else 0
+            calls = max(1, answers + len(result.metadata.get("failures", ())))
+            usage[result.tool_name] = usage.get(result.tool_name, 0) + calls
+            good += answers
+        total = sum(usage.values())
+        return ToolCallSummary(
+            conversation_id=self.run_id,
+            total_calls=total,
+            failed_calls=total - good,
+            success_rate=percent(good, total),
+            tool_usage=usage,
+        ).to_brief()
+
+    # After a pause or a crash
+
+    async def restore(self, run: Run) -> None:
+        """Restore the context and the memory of a resumed run, and find the calls that it has made.
+
+        Returns when no call runs any more, as far as can be known. If several tools were tried for a call, a success is
+        preferred, then an interruption. Records of calls that only asked for approval are ignored.
+        """
+        self._restore_memory(run)
+        store, deadline = self.engine.store, time.monotonic() + _STOP_TIMEOUT
+        while True:
+            # Without the calls that tools made: there may be very many, and the run did not make them.
+            records = await store.query_call_records(
+                conversation_id=run.id, caller_type=self._context.caller_type, limit=MAX_RECORDS
+            )
+            if time.monotonic() > deadline or all(record.status != "running" for record in records):
+                break
+            await asyncio.sleep(0.25)
+        records = [record for record in reversed(records) if record.metadata.get("advice") != "ask_approval"]
+        records.sort(key=lambda record: (record.is_success, record.status in INTERRUPTED_STATUSES))
+        self._records = {str(record.metadata.get("tool_call_id")): record for record in records}
+
+    def was_made(self, call_id: str) -> bool:
+        """Return whether the call was made before the run was resumed."""
+        return self._records is not None and call_id in self._records
+
+    def find_result(self, call: RunCall) -> ToolExecutionResult | None:
+        """Return the result of a call that was made before the run was resumed; None if the call may be made."""
+        if not self._records or call.tool_id in CONTROL_TOOLS:
+            return None
+        record = self._records.pop(call.call.id, None)
+        if record is None:
+            return None
+        is_interrupted = record.status in INTERRUPTED_STATUSES
+        if is_interrupted and call.is_repeatable:
+            return None
+        return ToolExecutionResult(
+            is_success=record.is_success,
+            tool_name=record.tool_name,
+            output=record.result or {},
+            error=UNKNOWN_OUTCOME if is_interrupted else record.error,
+            error_type=INTERRUPTED if is_interrupted else record.error_type,
+            execution_time=record.execution_time or 0.0,
+            metadata={**record.metadata, "outcome": "unknown"} if is_interrupted else record.metadata,
+            call_id=record.record_id,
+            arguments=dict(record.params),
+        )
+
+    def _restore_memory(self, run: Run) -> None:
+        registry = self.engine.registry
+        for step in run.steps:
+            result = ToolExecutionResult(
+                is_success=step.is_success,
+                tool_name=step.tool_id,
+                output={"result": step.text} if step.is_success else {},
+                error=None if step.is_success else step.text,
+                error_type=step.error_type,
+            )
+            run.context.record(step.tool_id, step.action, dict(step.arguments), result)
+            if self.memory is None or not _was_executed(step) or not registry.snapshot().may_contain(step.tool_id):
+                continue
+            try:
+                tool, capability = registry.find(step.tool_id, step.action)
+            except ToolNotFound:
+                continue
+            self.memory.restore_call(tool, capability, dict(step.arguments), result)
+
+
+def _was_executed(step: StepResult) -> bool:
+    """Return whether a tool was called with a known outcome: not refused, not known to fail, not interrupted."""
+    if step.skipped or step.error_type in (KNOWN_FAILURE, CANCELLED, INTERRUPTED):
+        return False
+    return bool(step.record_id) or step.error_type not in (PERMISSION_DENIED, VALIDATION_ERROR)
+
+
+# A call inside `call_tool`, which is executed instead
+
+
+def unwrap_call_tool(call: ToolCall) -> ToolCall:
+    """Return the call inside `call_tool`; any other call unchanged."""
+    while call.name == CALL_TOOL and call.error is None:
+        name = call.arguments.get("name")
+        if not isinstance(name, str) or not name:
+            return replace(call, error=_NAME_MISSING)
+        call = decode_tool_call(name, call.arguments.get("arguments") or {}, id=call.id)
+    return call
+
+
+def _wrap_arguments(call: ToolCall, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `call`, in which the innermost call has these arguments."""
+    if call.name != CALL_TOOL:
+        return arguments
+    inner = decode_tool_call(str(call.arguments["name"]), call.arguments.get("arguments") or {})
+    return {**call.arguments, "arguments": _wrap_arguments(inner, arguments)}
