@@ -164,35 +164,39 @@ async def measure_rounds(rounds: int, workload: Workload) -> list[SamplesByVaria
     return [{name: [dict(row)] for name, row in rows.items()}] * rounds
 
 
-async def measure_times(tools: Sequence[Tool], number: int, *, by_meaning: bool) -> list[float]:
-    """Milliseconds of each of our own questions among so many tools, with the encoding of the question."""
+async def _print_times(number: int = 10_000) -> None:
+    """Print the processor time of the questions among so many tools: on a busy machine, others wait for it too."""
+    from tests.catalog.search.searchable_tools import function_docs
+
+    tools = function_docs()
     copies = [
         replace(tool, spec=replace(tool.spec, tool_id=f"{tool.id}_{copy}", name=f"{tool.spec.name} {copy}"))
         for copy in range(number // len(tools) + 1)
         for tool in tools
     ]
     index = RegistryIndex(ToolRegistry(copies[:number]))
-    texts = [question.text for question in read_own_questions()]
-    index.search(texts[0])
-    while by_meaning and not index.uses_vectors(texts[0]):
-        await index.prepare(texts[0])
-    times = []
-    for text in texts[1:]:
-        start = time.perf_counter()
-        if by_meaning:
-            await index.prepare(text)
-        index.search_actions(text, DEPTHS[0])
-        times.append((time.perf_counter() - start) * 1000)
-    return sorted(times)
-
-
-async def _print_times() -> None:
-    from tests.catalog.search.searchable_tools import function_docs
-
+    start = time.process_time()
+    index.search("anything")
+    print(f"{number:,} tools are added in {time.process_time() - start:.2f} s of processor time")
     for method, by_meaning in _methods().items():
-        times = await measure_times(function_docs(), 10_000, by_meaning=by_meaning)
-        p95 = times[len(times) * 95 // 100]
-        print(f"{method}, 10,000 tools: {times[len(times) // 2]:.1f} ms a question, 95th percentile {p95:.1f} ms")
+        while by_meaning and not index.uses_vectors("anything"):
+            await index.prepare("anything")
+        for kind, questions in (("own", read_own_questions()), ("shared", read_shared_questions())):
+            encoding, ranking = [], []
+            for question in questions:
+                start = time.process_time()
+                if by_meaning:
+                    await index.prepare(question.queries[0])
+                encoded = time.process_time()
+                index.search_actions(question.queries[0], DEPTHS[0])
+                encoding.append((encoded - start) * 1000)
+                ranking.append((time.process_time() - encoded) * 1000)
+            print(f"{kind} questions, {method}: ms of encoding {_in_short(encoding)}, of ranking {_in_short(ranking)}")
+
+
+def _in_short(values: list[float]) -> str:
+    ordered = sorted(values)
+    return f"{ordered[len(values) // 2]:.1f} (95 %: {ordered[len(values) * 95 // 100]:.1f})"
 
 
 async def _print_misses() -> None:

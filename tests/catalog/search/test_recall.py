@@ -26,15 +26,15 @@ async def test_words_find_what_requests_name():
 @needs_encoder
 async def test_meaning_finds_what_words_do_not_in_both_languages():
     found = await find([*function_docs(), *mcp_servers()], read_own_questions(), by_meaning=True)
-    assert recall(found, 5, kind=OWN) >= 0.95 and recall(found, 5, kind=SITUATIONS) >= 0.74
+    assert recall(found, 5, kind=OWN) >= 0.95 and recall(found, 5, kind=SITUATIONS) >= 0.76
     assert recall(found, 5, kind=OWN, language="Chinese") >= 0.9
 
 
 @needs_data
 async def test_words_find_the_tools_of_several_jobs():
     found = await find(shared_servers(), read_shared_questions(), by_meaning=False)
-    assert recall(found, 5, kind=WHOLE) >= 0.38 and recall(found, 20, kind=WHOLE) >= 0.55
-    assert recall(found, 5, kind=BY_STEP) >= 0.69
+    assert recall(found, 5, kind=WHOLE) >= 0.37 and recall(found, 20, kind=WHOLE) >= 0.58
+    assert recall(found, 5, kind=BY_STEP) >= 0.7
 
 
 @pytest.mark.long
@@ -42,5 +42,5 @@ async def test_words_find_the_tools_of_several_jobs():
 @needs_encoder
 async def test_meaning_finds_the_tools_of_several_jobs():
     found = await find(shared_servers(), read_shared_questions(), by_meaning=True)
-    assert recall(found, 5, kind=WHOLE) >= 0.41 and recall(found, 20, kind=WHOLE) >= 0.65
+    assert recall(found, 5, kind=WHOLE) >= 0.42 and recall(found, 20, kind=WHOLE) >= 0.66
     assert recall(found, 5, kind=BY_STEP) >= 0.78

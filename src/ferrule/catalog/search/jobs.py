@@ -31,7 +31,9 @@ def split_jobs(text: str, begins_action: Callable[[str], bool]) -> list[str]:
     jobs: dict[str, None] = {}
     for line in text.splitlines():
         for sentence in _SENTENCE_END.split(single_line(line)):
-            jobs |= dict.fromkeys(job for job in _split_sentence(sentence, begins_action) if _has_enough_terms(job))
+            for job in _split_sentence(sentence, begins_action):
+                if len(set(extract_terms(job))) >= _MIN_TERMS:
+                    jobs[job] = None
     return list(jobs)[:MAX_JOBS] if len(jobs) > 1 else []
 
 
@@ -47,7 +49,3 @@ def _split_sentence(sentence: str, begins_action: Callable[[str], bool]) -> Iter
         if terms:
             end = clause_end
     yield sentence[start:end].strip()
-
-
-def _has_enough_terms(text: str) -> bool:
-    return len(set(extract_terms(text))) >= _MIN_TERMS

@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest, nsmallest
-from itertools import islice
 from math import log
 
 from ferrule.catalog.search.terms import extract_index_terms, extract_terms, remove_case_and_punctuation, similar_terms
@@ -247,9 +246,10 @@ class TermIndex:
         # A document gains at most `gain` by the common terms, so one that stays below the lowest result is dropped,
         # and documents with only common terms can matter only if `gain` reaches the lowest result.
         gain = sum(common.values())
-        ranked = sorted(scores.values(), reverse=True)
-        lowest = ranked[limit - 1] if len(ranked) >= limit else 0.0
-        candidates = _select_best(scores, ranked, max(_MAX_CANDIDATES, limit), lowest - gain)
+        ranked = sorted(scores, key=scores.__getitem__, reverse=True)
+        lowest = scores[ranked[limit - 1]] if len(ranked) >= limit else 0.0
+        best = ranked[: max(_MAX_CANDIDATES, limit)]
+        candidates = {number: scores[number] for number in best if scores[number] >= lowest - gain}
         if gain >= lowest:
             for term in common:
                 for number in self._best_documents_for(term, max(_BEST_OF_COMMON_TERM, limit)):
@@ -287,14 +287,3 @@ class TermIndex:
         self._vocabulary = None
         if self._best:
             self._best = {}
-
-
-def _select_best(scores: dict[int, float], ranked: list[float], limit: int, min_score: float) -> dict[int, float]:
-    """Return the best `limit` scores that are not below `min_score`; of equal ones at the edge, the first."""
-    if len(ranked) <= limit:
-        return {number: score for number, score in scores.items() if score >= min_score}
-    edge = max(min_score, ranked[limit - 1])
-    best = {number: score for number, score in scores.items() if score > edge}
-    at_edge = ((number, score) for number, score in scores.items() if score == edge)
-    best.update(islice(at_edge, limit - len(best)))
-    return best
