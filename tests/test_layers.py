@@ -30,7 +30,7 @@ MAX_LINES = {
     "errors": 350,
     "core": 5_100,
     "texts": 1_750,
-    "catalog": 3_150,
+    "catalog": 3_270,
     "store": 5_400,
     "concurrency": 1_450,
     "process": 2_750,
