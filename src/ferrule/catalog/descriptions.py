@@ -19,6 +19,7 @@ from ferrule.core.schema_limits import BoundedValidator
 from ferrule.core.spec import JsonSchema, Tool, ToolCapability, ToolSpec
 from ferrule.errors import SpecError
 from ferrule.texts.description_labels import DescriptionTexts, description_texts
+from ferrule.texts.language import contains_chinese
 from ferrule.texts.shorten import estimate_tokens, first_sentence, single_line
 
 SEPARATOR = "\n" + "=" * 80 + "\n"
@@ -166,7 +167,10 @@ def describe_in_full(spec: ToolSpec, texts: DescriptionTexts) -> str:
     if not spec.capabilities:
         lines.append(f"  {texts.none}")
     if description:
-        lines += ["", f"{texts.when_to_use}: {texts.purpose.format(does=_description_to_clause(description))}"]
+        purpose = texts.purpose.format(does=_description_to_clause(description))
+        if contains_chinese(texts.purpose) and not contains_chinese(description):
+            purpose = first_sentence(description)  # an English clause is no part of a Chinese sentence
+        lines += ["", f"{texts.when_to_use}: {purpose}"]
     return "\n".join(lines)
 
 
