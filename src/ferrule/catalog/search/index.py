@@ -243,8 +243,8 @@ class SearchIndex:
         while True:
             by_query = self._score(queries, count, list(vectors.values()) if vectors else [])
             scores = self._join(by_query)
-            found = [*named, *self._postings.best_documents(scores, count)]
-            visible = [each for each in found if is_visible is None or is_visible(each.tool, each.action)]
+            documents = [*named, *self._postings.best_documents(scores, count)]
+            visible = [each for each in documents if is_visible is None or is_visible(each.tool, each.action)]
             groups: dict[Hashable, dict[ActionDocument, None]] = {}
             for document in _place_best_of_each(visible, by_query, len(texts)):
                 groups.setdefault(group_of(document), {})[document] = None
