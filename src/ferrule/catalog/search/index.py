@@ -249,7 +249,7 @@ class SearchIndex:
             for document in _place_best_of_each(visible, by_query, len(texts)):
                 groups.setdefault(group_of(document), {})[document] = None
             if len(groups) >= limit or count > len(scores):
-                return queries[0], [list(documents) for documents in groups.values()][:limit], scores
+                return queries[0], [list(group) for group in groups.values()][:limit], scores
             count *= 8  # many of the best documents are actions of one tool, or not visible
 
     def _weigh(self, text: str) -> dict[str, float]:
