@@ -243,13 +243,13 @@ class SearchIndex:
         while True:
             by_query = self._score(queries, count, list(vectors.values()) if vectors else [])
             scores = self._join(by_query)
-            found = [*named, *self._postings.best_documents(scores, count)]
-            visible = [each for each in found if is_visible is None or is_visible(each.tool, each.action)]
+            documents = [*named, *self._postings.best_documents(scores, count)]
+            visible = [each for each in documents if is_visible is None or is_visible(each.tool, each.action)]
             groups: dict[Hashable, dict[ActionDocument, None]] = {}
             for document in _place_best_of_each(visible, by_query, len(texts)):
                 groups.setdefault(group_of(document), {})[document] = None
             if len(groups) >= limit or count > len(scores):
-                return queries[0], [list(documents) for documents in groups.values()][:limit], scores
+                return queries[0], [list(group) for group in groups.values()][:limit], scores
             count *= 8  # many of the best documents are actions of one tool, or not visible
 
     def _weigh(self, text: str) -> dict[str, float]:
