@@ -215,6 +215,12 @@ class ToolExecutionResult:
 
     # Names that results are known by in the design documents.
 
+    def __getitem__(self, name: str) -> Any:
+        """Return a field, as `result["success"]`."""
+        if name not in self.__slots__ and name not in ("success", "error_message", "text"):
+            raise KeyError(name)
+        return getattr(self, name)
+
     @property
     def name(self) -> str:
         return self.tool_name

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 from urllib.parse import quote, quote_plus
 
@@ -170,13 +170,10 @@ class Redaction:
     """
 
     def __init__(self, names: Iterable[str] = SECRET_NAMES, *, replacement: str = REDACTED) -> None:
-        import jsonschema_rs
-
         self.replacement = replacement
         self.names = SecretNames(names)
         self.plain_text = PlainTextRedaction(self.names, replacement)
-        validator = jsonschema_rs.validator_for({"pattern": f"(?i){self.names.pattern}|{LOOKS_SECRET}"})
-        self.may_contain_secret: Callable[[str], bool] = validator.is_valid
+        self.may_contain_secret = _make_search(f"(?i){self.names.pattern}|{LOOKS_SECRET}")
         """Whether this JSON or text may contain a secret; False is certain."""
 
     def find_secrets(self, params: Mapping[str, Any], declared: frozenset[str]) -> tuple[str, ...]:
@@ -215,6 +212,15 @@ class Redaction:
         """Return the text without secrets. JSON text stays JSON."""
         redacted: str = self.redact(text, secrets)
         return redacted
+
+
+@lru_cache(maxsize=16)
+def _make_search(pattern: str) -> Callable[[str], bool]:
+    """Compile a pattern that texts are searched for: a millisecond, which every store would take."""
+    import jsonschema_rs
+
+    search: Callable[[str], bool] = jsonschema_rs.validator_for({"pattern": pattern}).is_valid
+    return search
 
 
 @cache
