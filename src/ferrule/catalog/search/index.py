@@ -232,8 +232,8 @@ class SearchIndex:
         while True:
             by_query = self._score(queries, count, list(vectors.values()) if vectors else [])
             scores = self._join(by_query)
-            found = [*named, *self._postings.best_documents(scores, count)]
-            visible = [each for each in found if is_visible is None or is_visible(each.tool, each.action)]
+            documents = [*named, *self._postings.best_documents(scores, count)]
+            visible = [each for each in documents if is_visible is None or is_visible(each.tool, each.action)]
             groups: dict[Hashable, dict[ActionDocument, None]] = {}
             for document in _place_best_of_each(visible, by_query, len(texts)):
                 groups.setdefault(group_of(document), {})[document] = None
@@ -276,8 +276,8 @@ class SearchIndex:
         factors = [sqrt(highest[0] / value) if value > 0 else 0.0 for value in highest]
         scores: dict[int, float] = {}
         for number, values in by_query.items():
-            weighed = [value * factor for value, factor in zip(values, factors, strict=True)]
-            scores[number] = (max(weighed) + sum(weighed) / len(weighed)) / 2
+            weights = [value * factor for value, factor in zip(values, factors, strict=True)]
+            scores[number] = (max(weights) + sum(weights) / len(weights)) / 2
         best: dict[Tool, float] = {}
         for number, score in scores.items():
             tool = self._postings[number].tool
