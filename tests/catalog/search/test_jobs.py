@@ -3,7 +3,8 @@
 import pytest
 
 from ferrule.catalog.registry import ToolRegistry
-from ferrule.catalog.search import RegistryIndex, registry_index
+from ferrule.catalog.search import RegistryIndex
+from ferrule.catalog.search import index as registry_index
 from ferrule.catalog.search.index import SearchIndex
 from ferrule.catalog.search.jobs import MAX_JOBS
 from ferrule.core.spec import MCPServerSpec, Tool, ToolCapability

@@ -216,9 +216,9 @@ class VectorTable:
             if len(close) > limit:
                 close = close[np.argpartition(-values[close], limit)[:limit]]
             rows.update(close.tolist())
-        order = sorted(rows)
-        result: list[list[float]] = similarities[:, order].T.tolist()
-        return dict(zip(self._numbers[order].tolist(), result, strict=True))
+        positions = sorted(rows)
+        result: list[list[float]] = similarities[:, positions].T.tolist()
+        return dict(zip(self._numbers[positions].tolist(), result, strict=True))
 
     def _double_capacity(self) -> None:
         import numpy as np
