@@ -11,7 +11,7 @@ It needs `shared/data` beside the project:
   *situation* only implies it ("Squeeze report.txt into a .gz"). A question is answered if any right tool is found.
 
 Each set has two halves, every other question in the order of the hashes of their texts: half A is for development, half
-B is looked at only to report a result. (The Chinese words of `catalog/search/translation.py`, and the weights of the
+B is looked at only to report a result. (The Chinese words of `catalog/search/terms.py`, and the weights of the
 fields of a tool, are older than these halves and were chosen with most of our own requests in view.)
 
 `python benchmarks/tool_search.py --misses` prints the questions of half A that find too little, `--times` the costs.

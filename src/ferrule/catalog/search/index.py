@@ -287,8 +287,8 @@ class SearchIndex:
         factors = [sqrt(highest[0] / value) if value > 0 else 0.0 for value in highest]
         scores: dict[int, float] = {}
         for number, values in by_query.items():
-            weighed = [value * factor for value, factor in zip(values, factors, strict=True)]
-            scores[number] = (max(weighed) + sum(weighed) / len(weighed)) / 2
+            weights = [value * factor for value, factor in zip(values, factors, strict=True)]
+            scores[number] = (max(weights) + sum(weights) / len(weights)) / 2
         best: dict[Tool, float] = {}
         for number, score in scores.items():
             tool = self._postings[number].tool
