@@ -15,7 +15,7 @@ import pytest
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.types import ElicitResult, Implementation, ListRootsResult
 
-from ferrule import ToolEngine, ToolEngineConfig, UnifiedToolLibrary, tool
+from ferrule import MCPServerSpec, SetupError, ToolEngine, ToolEngineConfig, UnifiedToolLibrary, serve_stdio, tool
 from ferrule.agent.control_tools import conversation_tools
 from ferrule.core.content import Image
 from ferrule.kinds.function.tools import tool_of
@@ -451,3 +451,39 @@ async def test_a_line_without_end_takes_no_memory_without_end_and_the_next_messa
     finally:
         process.kill()
         await process.wait()
+
+
+# A program that serves its own functions
+
+OWN_SERVER = """
+from ferrule import serve_stdio
+
+def add(a: int, b: int) -> int:
+    \"\"\"Add two numbers.\"\"\"
+    print("to standard output")
+    return a + b
+
+async def greet(name: str) -> str:
+    \"\"\"Greet somebody.\"\"\"
+    return f"Hello {name}."
+
+serve_stdio([add, greet])
+"""
+
+
+@pytest.mark.integration
+async def test_a_program_serves_its_own_functions_in_one_line(tmp_path: Path):
+    (tmp_path / "server.py").write_text(OWN_SERVER)
+    config = {"command": sys.executable, "args": ["server.py"], "cwd": str(tmp_path)}
+    server = MCPServerSpec(tool_id="own", server_config=config)
+    async with UnifiedToolLibrary() as library:
+        assert (await library.register_mcp_server(server)).success
+        spec = await library.get_tool_by_id("own")
+        assert spec is not None and sorted(action.name for action in spec.capabilities) == ["add", "greet"]
+        assert (await library.execute_tool("own", "add", {"a": 1, "b": 2})).value == 3
+        assert (await library.execute_tool("own", "greet", {"name": "Ann"})).text == "Hello Ann."
+
+
+def test_a_single_function_instead_of_a_list_is_explained():
+    with pytest.raises(SetupError, match=r"takes a list of tools: write serve_stdio\(\[print\]\)"):
+        serve_stdio(print)  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
@@ -16,13 +16,21 @@ from ferrule.agent.prompts import contextual_decision_prompt
 from ferrule.agent.run import Run
 from ferrule.agent.toolbox import ToolOffer
 from ferrule.core.content import MAX_DEPTH, as_text, encode_json, is_nested_deeper
-from ferrule.core.messages import Message, ToolCall, assistant_message, user_message
+from ferrule.core.messages import (
+    TOKENS_OF_IMAGE,
+    Message,
+    ToolCall,
+    assistant_message,
+    count_images,
+    text_of_message,
+    user_message,
+)
 from ferrule.core.model import EndReply, Model, ModelReply, ModelRequest, can_end_reply
 from ferrule.core.names import model_name
 from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import ModelError, SetupError, error_text
 from ferrule.memory.context import ExecutionContext
-from ferrule.parsing import KnownTools, ParsedText, ToolCallReader, parse_model_text, remove_empty_markup
+from ferrule.parsing import KnownTools, ToolCallReader, parse_model_text, remove_empty_markup
 from ferrule.texts.language import detect_language
 from ferrule.texts.prompts import prompt_texts
 from ferrule.texts.shorten import estimate_tokens, shorten
@@ -99,15 +107,18 @@ def compact_messages(messages: Sequence[Message], budget: int, task: str) -> lis
         head = [message for message in head if not _OMISSION.fullmatch(str(message["content"]))]
         question = next((m for m in reversed(omitted) if m["role"] == "user" and m["content"] == task), None)
         note = user_message(f"[{before + dropped} earlier turns of this task are left out here.]")
-        head = [*head, note, *([question] if question is not None else ())]
+        head = [*head, note, *filter(count_images, omitted), *([question] if question is not None else ())]
     return [*head, *(message for turn in turns[dropped:] for message in turn)]
 
 
 def estimate_message_tokens(message: Message) -> int:
-    content = message.get("content")
-    text = content if isinstance(content, str) else "" if content is None else encode_json(content).decode()
-    calls = message.get("tool_calls")
-    return 4 + estimate_tokens(text) + (estimate_tokens(encode_json(calls).decode()) if calls else 0)
+    calls, images = message.get("tool_calls"), count_images(message) * TOKENS_OF_IMAGE
+    return (
+        4
+        + images
+        + estimate_tokens(text_of_message(message))
+        + (estimate_tokens(encode_json(calls).decode()) if calls else 0)
+    )
 
 
 def _split_turns(messages: Sequence[Message]) -> tuple[list[Message], list[list[Message]]]:
@@ -185,7 +196,10 @@ class ToolCallFormat:
             return ParsedReply(text=reply.text or "The model refuses to answer this.")
         reading = parse_model_text(reply.text, offer.known_tools, until_prose=True)
         if reply.tool_calls:
-            return ParsedReply(text=_text_without_calls(reply, reading), calls=reply.tool_calls)
+            calls = [(call.name, call.arguments) for call in reply.tool_calls]
+            repeats_calls = all((call.name, call.arguments) in calls for call in reading.calls)
+            text = remove_empty_markup(reading.text if repeats_calls else reply.text)
+            return ParsedReply(text=text, calls=reply.tool_calls)
         if reading.calls:
             return ParsedReply(text=remove_empty_markup(reading.text), calls=reading.calls, source=reading.source)
         answer = reading.text.rpartition("Final Answer:")[2].strip()  # some models write their reasoning before it
@@ -217,7 +231,8 @@ class DecisionFormat:
         tools = sorted(run.context.available_tools, key=lambda spec: spec.tool_id not in visible)
         prompt = self.create_contextual_decision_prompt(replace(run.context, available_tools=tools))
         corrections = [m for m in run.messages[-1:] if m["role"] == "user" and m["content"] != run.task]
-        return ModelRequest(messages=[*run.messages[:1], user_message(prompt), *corrections])
+        images = filter(count_images, run.messages)
+        return ModelRequest(messages=[*run.messages[:1], *images, user_message(prompt), *corrections])
 
     def parse(self, run: Run, reply: ModelReply, offer: ToolOffer) -> ParsedReply:
         if reply.tool_calls:
@@ -303,13 +318,6 @@ def ask_for_answer_from_results(run: Run) -> list[Message]:
     results = dict(reversed(results.items()))
     lines = [texts.result.format(tool=call, text=text) for call, text in results.items()]
     return [*before, user_message("\n\n".join([run.task, "\n".join(lines), texts.answer_now]))]
-
-
-def _text_without_calls(reply: ModelReply, reading: ParsedText) -> str:
-    """Return the text of a reply with calls, without the same calls written as text."""
-    calls = [(call.name, call.arguments) for call in reply.tool_calls]
-    repeats_calls = all((call.name, call.arguments) in calls for call in reading.calls)
-    return remove_empty_markup(reading.text if repeats_calls else reply.text)
 
 
 # Replies that are no answers
@@ -472,7 +480,10 @@ class OutputType:
             ) from None
         self._is_text = output is str
         self._is_wrapped = schema.get("type") != "object"
-        self.schema: dict[str, Any] = _close_objects(_wrap(schema) if self._is_wrapped else schema)
+        if self._is_wrapped:
+            definitions = {"$defs": schema.pop("$defs")} if "$defs" in schema else {}
+            schema = {"type": "object", "properties": {_WRAPPER: schema}, "required": [_WRAPPER], **definitions}
+        self.schema: dict[str, Any] = _close_objects(schema)
 
     @property
     def instruction(self) -> str:
@@ -515,12 +526,6 @@ class OutputType:
         if self._is_text or (has_tools and not is_retry):
             return request
         return replace(request, tools=(), answer_schema=self.schema)
-
-
-def _wrap(schema: Mapping[str, Any]) -> dict[str, Any]:
-    definitions = {"$defs": schema["$defs"]} if "$defs" in schema else {}
-    inner = {keyword: value for keyword, value in schema.items() if keyword != "$defs"}
-    return {"type": "object", "properties": {_WRAPPER: inner}, "required": [_WRAPPER], **definitions}
 
 
 def _close_objects(schema: Any) -> Any:

@@ -253,7 +253,7 @@ def list_servers(context: typer.Context, file: File = None, as_json: AsJson = Fa
 def test_server(
     context: typer.Context,
     name: Server,
-    timeout: Annotated[float, typer.Option("--timeout", "-t", min=0.1, help="Seconds to wait for it.")] = 60,
+    timeout: Annotated[float, typer.Option("--timeout", "-t", min=0.1, help="Seconds to wait for the server.")] = 60,
     file: File = None,
     as_json: AsJson = False,
 ) -> None:

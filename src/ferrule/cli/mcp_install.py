@@ -54,7 +54,7 @@ def import_from_others(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take over the servers of Claude Desktop, Claude Code, Cursor, VS Code, Codex and Windsurf."""
+    """Import the servers of Claude Desktop, Claude Code, Cursor, VS Code, Codex and Windsurf."""
     file = choose_file(context, file)
     project = file.absolute().parent
     sources = [source] if source is not None else [path for _, path in find_client_files(project)]

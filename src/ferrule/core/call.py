@@ -11,13 +11,20 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from ferrule.core.content import Content, Output, as_text
 from ferrule.core.model import Model
 from ferrule.core.permission import LOCAL_USER, CallPolicy, Principal
 from ferrule.core.spec import Effects, Tool, ToolCapability
 from ferrule.errors import CANCELLED, TIMEOUT, SetupError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    DepsT = TypeVarWithDefault("DepsT", default=Any)
+else:
+    DepsT = TypeVar("DepsT")
 
 
 class DefaultTimeout(float):
@@ -32,11 +39,11 @@ CALLER_PLANNER: Final = "planner"
 
 
 @dataclass(slots=True, kw_only=True)
-class ToolExecutionContext:
+class ToolExecutionContext(Generic[DepsT]):
     """Who calls, for which conversation or workflow, and under which conditions.
 
     A tool function that has a parameter of this type receives the context of its call; the parameter is not part of
-    the tool's schema.
+    the tool's schema. `RunContext[MyDeps]` is the same type, for a tool that uses the dependencies of a run.
     """
 
     caller_id: str | None = None
@@ -69,6 +76,8 @@ class ToolExecutionContext:
     """Decides about the call, and about those that tools make; None = the engine's."""
     model: Model | None = field(default=None, repr=False, compare=False)
     """The run's model, which combines the answers of several tools; None = the hub's."""
+    deps: DepsT = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
+    """What the caller passed to `agent.run(…, deps=…)`, for tools alone; never stored, and not shown to models."""
 
     @classmethod
     def for_conversation(cls, agent_id: str, conversation_id: str, **kwargs: Any) -> ToolExecutionContext:
@@ -106,6 +115,9 @@ class ToolExecutionContext:
         return call(tool_name, dict(params or {}), action)
 
 
+RunContext = ToolExecutionContext
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """How far a running call is, or a part of its output that is already available."""
@@ -134,20 +146,6 @@ class CallMemory(Protocol):
         """Store the result of a call; may add to its metadata."""
 
 
-class CallTool(Protocol):
-    """Calls another tool on behalf of a running one."""
-
-    def __call__(
-        self, tool_name: str, params: dict[str, Any], action: str | None, /
-    ) -> Awaitable[ToolExecutionResult]: ...
-
-
-class CallToolSync(Protocol):
-    """Like `CallTool`, for code that cannot await."""
-
-    def __call__(self, tool_name: str, params: dict[str, Any], action: str | None, /) -> ToolExecutionResult: ...
-
-
 @dataclass(slots=True)
 class Invocation:
     """One admitted call with valid arguments: everything an executor gets."""
@@ -158,9 +156,10 @@ class Invocation:
     params: dict[str, Any]
     context: ToolExecutionContext
     report: Callable[[Progress], None]
-    call_tool: CallTool
-    call_tool_sync: CallToolSync | None = None
-    """Set by executors that run sync code."""
+    call_tool: Callable[[str, dict[str, Any], str | None], Awaitable[ToolExecutionResult]]
+    """Calls another tool: its name, its arguments and its action."""
+    call_tool_sync: Callable[[str, dict[str, Any], str | None], ToolExecutionResult] | None = None
+    """Does the same for code that cannot await. Set by executors that run sync code."""
 
     current: ClassVar[ContextVar[Invocation | None]] = ContextVar("ferrule_invocation", default=None)
 
@@ -228,6 +227,12 @@ class ToolExecutionResult:
 
     # Names that results are known by in the design documents.
 
+    def __getitem__(self, name: str) -> Any:
+        """Return a field, as `result["success"]`."""
+        if name not in self.__slots__ and name not in ("success", "error_message", "text"):
+            raise KeyError(name)
+        return getattr(self, name)
+
     @property
     def name(self) -> str:
         return self.tool_name
@@ -252,13 +257,15 @@ class ToolExecutionResult:
         return signal if isinstance(signal, str) else None
 
     @property
+    def value(self) -> Any:
+        """Return what the tool returned, as JSON: `3`, where `output` is `{"result": 3}`."""
+        is_wrapped = set(self.output) == {"result"} or self.output.get("truncated")
+        return self.output["result"] if is_wrapped else self.output
+
+    @property
     def text(self) -> str:
         """Return the result, or the error, as a model should read it."""
-        if not self.is_success:
-            return self.error or self.error_type or "failed"
-        if set(self.output) == {"result"} or self.output.get("truncated"):
-            return as_text(self.output["result"])
-        return as_text(self.output)
+        return as_text(self.value) if self.is_success else self.error or self.error_type or "failed"
 
     def may_have_taken_effect(self, *effects: Effects) -> bool:
         """Return whether this failed call may have had a side effect, so that nothing else may be tried in its place.

@@ -1,9 +1,9 @@
 """Events of the engine and their delivery to subscribers.
 
-Subscribers watch; they cannot change a call, break it or slow it down. Async callbacks receive their events in a task
-of their own. Sync callbacks are called directly while they are quick: one that takes longer than 10 ms is called from
-a thread of its own from then on, unless it needs the context of the task that emits. Each subscriber receives its
-events in order. When its queue is full, the oldest events are dropped, which is logged.
+Subscribers watch; they cannot change a call or break it. Sync callbacks are called by the task that emits: one that
+takes longer than 10 ms is named in a warning. Async callbacks receive their events in a task of their own, which slows
+nothing down. Each subscriber receives its events in order. When its queue is full, the oldest events are dropped, which
+is logged.
 """
 
 from __future__ import annotations
@@ -30,128 +30,64 @@ logger = logging.getLogger("ferrule.core.events")
 
 
 class ToolEngineEventType(StrEnum):
-    """Everything the engine reports. The second paragraph of each description names what `data` contains."""
+    """Everything the engine reports. "Data:" names what `data` contains."""
 
     TOOL_LOADED = "tool_loaded"
-    """A tool was read when the engine started.
-
-    `origin`, `source`, `tool`
-    """
+    """A tool was read when the engine started. Data: `origin`, `source`, `tool`."""
     TOOL_ADDED = "tool_added"
-    """A tool was added later.
-
-    `origin`, `source`, `tool`
-    """
+    """A tool was added later. Data: `origin`, `source`, `tool`."""
     TOOL_UPDATED = "tool_updated"
-    """A tool was changed.
-
-    `origin`, `source`, `tool`
-    """
+    """A tool was changed. Data: `origin`, `source`, `tool`."""
     TOOL_REMOVED = "tool_removed"
-    """A tool was removed.
-
-    `origin`, `source`, `tool`
-    """
+    """A tool was removed. Data: `origin`, `source`, `tool`."""
     RELOAD_STARTED = "reload_started"
-    """Changed files are being loaded again.
-
-    `paths`
-    """
+    """Changed files are being loaded again. Data: `paths`."""
     RELOAD_COMPLETED = "reload_completed"
-    """Changed files have been loaded again.
-
-    `paths`, `added`, `updated`, `removed`, `errors`
-    """
+    """Changed files have been loaded again. Data: `paths`, `added`, `updated`, `removed`, `errors`."""
     LOAD_ERROR = "load_error"
-    """A file could not be loaded; `error` has the reason.
-
-    `path`, `line`, `hint`
-    """
+    """A file could not be loaded; `error` has the reason. Data: `path`, `line`, `hint`."""
     VALIDATION_ERROR = "validation_error"
-    """The arguments of a call are invalid.
-
-    `result`, `action`
-    """
+    """The arguments of a call are invalid. Data: `result`, `action`."""
     BEFORE_TOOL_CALL = "before_tool_call"
     """A call arrived; nothing has been checked yet. AFTER_TOOL_CALL always follows.
-
-    `params`, `action`, `context`
+    Data: `params`, `action`, `context`.
     """
     EXECUTION_STARTED = "execution_started"
-    """The tool starts.
-
-    `params`, `action`
-    """
+    """The tool starts. Data: `params`, `action`."""
     EXECUTION_PROGRESS = "execution_progress"
     """The tool reported progress, yielded a value or called `emit_event`.
-
-    `progress`, whose `event` is the name of an event; `action`
+    Data: `progress`, whose `event` is the name of an event; `action`.
     """
     EXECUTION_COMPLETED = "execution_completed"
-    """The tool succeeded.
-
-    `result`, `action`
-    """
+    """The tool succeeded. Data: `result`, `action`."""
     EXECUTION_FAILED = "execution_failed"
     """The call failed, was refused, timed out or was cancelled; see `error` and `error_type`.
-
-    `result`, `action`
+    Data: `result`, `action`.
     """
     AFTER_TOOL_CALL = "after_tool_call"
-    """The last event of every call.
-
-    `params`, `action`, `context`, `result`
-    """
+    """The last event of every call. Data: `params`, `action`, `context`, `result`."""
     QUESTION_STARTED = "question_started"
     """A question arrived. QUESTION_ENDED always follows, as the other ENDED events follow their STARTED.
-
-    `question`, `conversation_id`
+    Data: `question`, `conversation_id`.
     """
     QUESTION_ENDED = "question_ended"
-    """The orchestrator has answered a question.
-
-    `question`, `conversation_id`, `result`
-    """
+    """The orchestrator has answered a question. Data: `question`, `conversation_id`, `result`."""
     PLANNING_STARTED = "planning_started"
-    """A plan is being made.
-
-    `run_id`, `task`
-    """
+    """A plan is being made. Data: `run_id`, `task`."""
     PLANNING_ENDED = "planning_ended"
-    """A plan has been made.
-
-    `run_id`, `task`, `plan`
-    """
+    """A plan has been made. Data: `run_id`, `task`, `plan`."""
     AGENT_STARTED = "agent_started"
-    """An agent starts a task, or the step of a plan.
-
-    `run_id`, `agent`, `task`
-    """
+    """An agent starts a task, or the step of a plan. Data: `run_id`, `agent`, `task`."""
     AGENT_ENDED = "agent_ended"
-    """An agent has finished a task, or the step of a plan.
-
-    `run_id`, `agent`, `task`, `answer`
-    """
+    """An agent has finished a task, or the step of a plan. Data: `run_id`, `agent`, `task`, `answer`."""
     MODEL_STARTED = "model_started"
-    """A model is asked for a reply.
-
-    `run_id`, `model`, `request`
-    """
+    """A model is asked for a reply. Data: `run_id`, `model`, `request`."""
     MODEL_ENDED = "model_ended"
-    """A model has replied.
-
-    `run_id`, `model`, `request`, `reply`
-    """
+    """A model has replied. Data: `run_id`, `model`, `request`, `reply`."""
     APPROVAL_REQUESTED = "approval_requested"
-    """A call needs an approval.
-
-    `request`
-    """
+    """A call needs an approval. Data: `request`."""
     APPROVAL_DECIDED = "approval_decided"
-    """A person has decided about a call in this process.
-
-    `request`
-    """
+    """A person has decided about a call in this process. Data: `request`."""
 
 
 @dataclass(slots=True)
@@ -193,12 +129,10 @@ class EventBus:
         """Those that may get events of a type: their filters name it, or are functions, or there is none."""
         self.has_async_subscribers = False
 
-    def subscribe(
-        self, callback: EventCallback, event_filter: EventFilter | None = None, *, in_task: bool = False
-    ) -> Callable[[], None]:
+    def subscribe(self, callback: EventCallback, event_filter: EventFilter | None = None) -> Callable[[], None]:
         """Call `callback` with each event the filter accepts; returns a function that ends the subscription.
 
-        `in_task`: a sync callback is always called in the task that emits, because it uses the task's context.
+        A sync callback is called by the task that emits, an async one in a task of its own.
         """
         if not callable(callback):
             raise TypeError(f"a subscriber must be a function that takes an event, not {callback!r}")
@@ -209,7 +143,7 @@ class EventBus:
         ):
             subscriber = _AsyncSubscriber(callback, accepts)
         else:
-            subscriber = _SyncSubscriber(callback, accepts, in_task=in_task)
+            subscriber = _Subscriber(callback, accepts)
         if isinstance(event_filter, ToolEngineEventType):
             subscriber.types = frozenset({event_filter})
         elif event_filter is not None and not callable(event_filter):
@@ -277,7 +211,7 @@ class EventBus:
             await asyncio.sleep(0.001)
 
     async def aclose(self) -> None:
-        """Deliver all events so far, then end the threads and tasks of subscribers, which stay subscribed."""
+        """Deliver all events so far, then end the tasks of subscribers, which stay subscribed."""
         await self.drain()
         for subscriber in self._subscribers:
             subscriber.release()
@@ -319,72 +253,16 @@ class RunEvents:
 
 
 class _Subscriber:
-    """Delivers events to one callback, in order."""
+    """Calls one callback with the events that it gets."""
 
-    deliver: Callable[[ToolEngineEvent], None]
     types: frozenset[ToolEngineEventType] | None = None
     """The only types it gets, if its filter names them."""
 
     def __init__(self, callback: EventCallback, accepts: Predicate | None) -> None:
         self.callback, self._accepts = callback, accepts
-        self._queue: deque[ToolEngineEvent] = deque()
-        self._busy = False
-        self._dropped = 0
+        self._is_slow = False
 
-    @property
-    def has_pending(self) -> bool:
-        return bool(self._queue) or self._busy
-
-    def release(self) -> None:
-        """End what delivers events until the next one."""
-
-    def close(self) -> None:
-        """Drop what is queued and deliver nothing more."""
-        self._queue.clear()
-        self.release()
-
-    def _log_failure(self, event: ToolEngineEvent) -> None:
-        logger.exception("subscriber=<%r>, event=<%s> | failed", self.callback, event.event_type.value)
-
-    def _enqueue(self, event: ToolEngineEvent) -> None:
-        if len(self._queue) >= MAX_QUEUE_LENGTH:
-            self._queue.popleft()
-            self._dropped += 1
-            if self._dropped.bit_count() == 1:  # 1, 2, 4, 8 …: does not flood the log
-                logger.warning(
-                    "subscriber=<%r>, dropped=<%d> | too slow, oldest events dropped", self.callback, self._dropped
-                )
-        self._queue.append(event)
-
-
-class _SyncSubscriber(_Subscriber):
-    """Calls the callback directly. After one slow call it uses a thread that runs while there are events."""
-
-    def __init__(self, callback: EventCallback, accepts: Predicate | None, *, in_task: bool) -> None:
-        super().__init__(callback, accepts)
-        self._in_task = in_task
-        self._lock = threading.Lock()
-        self._slow = False
-        self.deliver = self._call
-
-    def _deliver_in_thread(self, event: ToolEngineEvent) -> None:
-        with self._lock:
-            self._enqueue(event)
-            is_running, self._busy = self._busy, True
-        if not is_running:
-            threading.Thread(target=self._run, name="ferrule-subscriber", daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                if not self._queue:
-                    self._busy = False
-                    return
-                event = self._queue.popleft()
-            with contextlib.suppress(KeyboardInterrupt):  # of the callback: a thread never gets Ctrl-C
-                self._call(event)
-
-    def _call(self, event: ToolEngineEvent) -> None:
+    def deliver(self, event: ToolEngineEvent) -> None:
         started = time.perf_counter()
         try:
             if self._accepts is None or self._accepts(event):
@@ -397,9 +275,26 @@ class _SyncSubscriber(_Subscriber):
         except BaseException:  # its own cancellation or SystemExit does not end the call it watches
             self._log_failure(event)
         seconds = time.perf_counter() - started
-        if seconds > SLOW_CALLBACK_SECONDS and not self._slow and not self._in_task:
-            logger.info("subscriber=<%r>, seconds=<%.3f> | slow, gets its own thread", self.callback, seconds)
-            self._slow, self.deliver = True, self._deliver_in_thread
+        if seconds > SLOW_CALLBACK_SECONDS and not self._is_slow:
+            self._is_slow = True
+            logger.warning(
+                "subscriber=<%r>, seconds=<%.3f> | slow, and every call waits for it: subscribe an async function",
+                self.callback,
+                seconds,
+            )
+
+    @property
+    def has_pending(self) -> bool:
+        return False
+
+    def release(self) -> None:
+        """End what delivers events until the next one."""
+
+    def close(self) -> None:
+        """Drop what is queued and deliver nothing more."""
+
+    def _log_failure(self, event: ToolEngineEvent) -> None:
+        logger.exception("subscriber=<%r>, event=<%s> | failed", self.callback, event.event_type.value)
 
 
 class _AsyncSubscriber(_Subscriber):
@@ -407,12 +302,25 @@ class _AsyncSubscriber(_Subscriber):
 
     def __init__(self, callback: EventCallback, accepts: Predicate | None) -> None:
         super().__init__(callback, accepts)
+        self._queue: deque[ToolEngineEvent] = deque()
+        self._busy = False
+        self._dropped = 0
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.deliver = self._deliver_in_task
 
-    def _deliver_in_task(self, event: ToolEngineEvent) -> None:
-        self._enqueue(event)
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._queue) or self._busy
+
+    def deliver(self, event: ToolEngineEvent) -> None:
+        if len(self._queue) >= MAX_QUEUE_LENGTH:
+            self._queue.popleft()
+            self._dropped += 1
+            if self._dropped.bit_count() == 1:  # 1, 2, 4, 8 …: does not flood the log
+                logger.warning(
+                    "subscriber=<%r>, dropped=<%d> | too slow, oldest events dropped", self.callback, self._dropped
+                )
+        self._queue.append(event)
         if self._busy and self._loop is not None and self._loop.is_closed():
             self._busy = False  # the task ended with its loop
         if self._busy:
@@ -424,6 +332,10 @@ class _AsyncSubscriber(_Subscriber):
                 self._loop.call_soon_threadsafe(self._start, self._loop)
             return
         self._start(loop)
+
+    def close(self) -> None:
+        self._queue.clear()
+        self.release()
 
     def release(self) -> None:
         task, loop = self._task, self._loop

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from typing import Any
 
 from ferrule.core.call import Invocation, ToolExecutionContext
 from ferrule.core.schema import FunctionSignature
@@ -26,6 +27,7 @@ from ferrule.process.protocol import (
     FunctionNotLoaded,
     FunctionResult,
     FunctionStarted,
+    MissingDeps,
     NestedReply,
     NestedRequest,
     ProcessEnvironment,
@@ -37,8 +39,8 @@ from ferrule.process.worker_process import WorkerProcess
 
 logger = logging.getLogger("ferrule.process")
 
-_NOT_SENT = ("variables", "memory", "policy", "is_approved")
-"""Of a context: variables and the approval are sent separately, the others not at all."""
+_NOT_SENT = ("variables", "deps", "memory", "policy", "model", "is_approved")
+"""Of a context: variables, dependencies and the approval are sent separately, the others not at all."""
 _CONTEXT_FIELDS = [field.name for field in fields(ToolExecutionContext) if field.name not in _NOT_SENT]
 
 
@@ -135,7 +137,13 @@ def pack_arguments(function: RemoteFunction, invocation: Invocation) -> bytes:
     try:
         if isinstance(function.reference, FunctionCopy):
             return pickle_copy(_bind_arguments(function.signature, invocation))
-        return pickle.dumps(_make_call_arguments(function.signature, invocation), pickle.HIGHEST_PROTOCOL)
+        arguments = CallArguments(invocation.params, {}, {}, b"", False)
+        if function.signature.context_parameter is not None:
+            context, variables = invocation.context, _pickle_variables(invocation)
+            values = {name: getattr(context, name) for name in _CONTEXT_FIELDS}
+            deps = _pickle_deps(invocation, pickle.dumps)
+            arguments = CallArguments(invocation.params, values, variables, deps, context.is_approved)
+        return pickle.dumps(arguments, pickle.HIGHEST_PROTOCOL)
     except InvalidArguments:
         raise
     except Exception as error:  # pickle raises whatever the objects it meets raise
@@ -145,20 +153,23 @@ def pack_arguments(function: RemoteFunction, invocation: Invocation) -> bytes:
         ) from error
 
 
-def _make_call_arguments(signature: FunctionSignature, invocation: Invocation) -> CallArguments:
-    if signature.context_parameter is None:
-        return CallArguments(invocation.params, {}, {}, False)
-    context = {name: getattr(invocation.context, name) for name in _CONTEXT_FIELDS}
-    return CallArguments(invocation.params, context, _pickle_variables(invocation), invocation.context.is_approved)
-
-
 def _bind_arguments(signature: FunctionSignature, invocation: Invocation) -> BoundArguments:
     context = invocation.context
     if signature.context_parameter is not None:
         sendable = {name: context.variables[name] for name in _pickle_variables(invocation)}
-        context = replace(context, variables=sendable, memory=None, policy=None, model=None)
+        deps = pickle.loads(deps) if (deps := _pickle_deps(invocation, pickle_copy)) else None
+        context = replace(context, variables=sendable, deps=deps, memory=None, policy=None, model=None)
         context.is_approved = invocation.context.is_approved
     return BoundArguments(*signature.bind(invocation.params, context))
+
+
+def _pickle_deps(invocation: Invocation, dump: Callable[[Any], bytes]) -> bytes:
+    """Return a pickle of the run's dependencies, or of what says why they cannot be sent; empty if there are none."""
+    deps = invocation.context.deps
+    try:
+        return b"" if deps is None else dump(deps)
+    except Exception as error:  # pickle raises whatever the objects it meets raise
+        return pickle.dumps(MissingDeps(f"{type(deps).__name__} cannot be sent to a worker process ({error})"))
 
 
 def _pickle_variables(invocation: Invocation) -> dict[str, bytes]:
@@ -181,16 +192,11 @@ def _current_environment() -> ProcessEnvironment:
         directory = os.getcwd()
     except OSError:
         directory = None
-    return ProcessEnvironment(
-        directory, [entry for entry in sys.path if isinstance(entry, str)], _environment_variables()
-    )
-
-
-def _environment_variables() -> dict[str, str]:
     # Copying `os.environ` takes longer than everything else that is sent, because it decodes each variable again. Its
     # private dictionary of bytes shows cheaply whether anything has changed since the last call.
     encoded: dict[bytes, bytes] | None = getattr(os.environ, "_data", None)
-    return dict(os.environ) if encoded is None else _decode_variables(tuple(encoded.items()))
+    variables = dict(os.environ) if encoded is None else _decode_variables(tuple(encoded.items()))
+    return ProcessEnvironment(directory, [entry for entry in sys.path if isinstance(entry, str)], variables)
 
 
 @lru_cache(maxsize=1)

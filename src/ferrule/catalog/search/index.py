@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import asyncio
+import logging
+import threading
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
+from math import sqrt
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from ferrule.catalog.registry import RegistrySnapshot, ToolRegistry
+from ferrule.catalog.search.jobs import split_jobs
 from ferrule.catalog.search.ranking import ActionDocument, TermIndex, make_documents
-from ferrule.catalog.search.terms import extract_terms, remove_case_and_punctuation
-from ferrule.catalog.search.translation import translate_terms
-from ferrule.catalog.search.vectors import VectorTable
+from ferrule.catalog.search.terms import extract_terms, remove_case_and_punctuation, translate_terms
+from ferrule.catalog.search.vectors import (
+    ENCODER,
+    VectorStorage,
+    VectorTable,
+    document_digest,
+    has_encoder,
+    pack_vector,
+    shared_encoder,
+    unpack_vector,
+)
 from ferrule.core.spec import Tool
-from ferrule.errors import DuplicateTool
+from ferrule.errors import DuplicateTool, StoreError, error_text
 
 if TYPE_CHECKING:
     from ferrule.catalog.search.vectors import Vector
@@ -30,16 +43,22 @@ _MIN_MATCHED_WEIGHT = 0.5
 """A tool meets a requirement if it has terms with at least this share of the requirement's weight."""
 
 # Words and meaning together: the similarity of the vectors, plus the BM25 score by this weight. Both were measured:
-# sums of ranks (reciprocal rank fusion) found fewer than the vectors alone, because most of the best by words have one
-# word in common with the question and nothing else.
-_WORDS_WEIGHT = 0.01
+# sums of ranks (reciprocal rank fusion) found fewer, because ranks do not tell a good match from the best of bad ones.
+_WORDS_WEIGHT = 0.02
 _MIN_SIMILARITY = 0.2
 _MIN_SHARE_OF_BEST = 0.7
 """A tool that shares no word with the query must be at least so similar to it, and have this share of the highest
 similarity: of a few tools, only those that fit are found."""
+_BEST_ACTION_WEIGHT = 0.2
+"""How much the best action of a tool counts for its other actions: jobs are often done with several of one server."""
 _MIN_COVERAGE = 0.9
 """While fewer documents have a vector, those that have one are not compared with those that have none."""
-_WORDS_CANDIDATES = 250
+_CANDIDATES = 250
+"""Documents that are considered for each job."""
+_FIRST = 10
+"""Of the first so many actions, one is the best for each job of the query."""
+_FIRST_OF_ONE_TOOL = 5
+"""The same for three jobs and more, if the first so many would be actions of one tool."""
 
 IsVisible: TypeAlias = Callable[[Tool, str | None], bool]
 """Whether a search may find this action of a tool."""
@@ -148,25 +167,39 @@ class SearchIndex:
 
     # Finding
 
+    def list_queries(self, text: str) -> list[str]:
+        """Return what a search for a text searches for: the text, and each of its jobs if it has several."""
+        return list(dict.fromkeys([text, *split_jobs(text[:_MAX_QUERY_LENGTH], self._postings.begins_action)]))
+
     def search(
-        self, text: str, limit: int = 10, *, vector: Vector | None = None, is_visible: IsVisible | None = None
+        self,
+        text: str,
+        limit: int = 10,
+        *,
+        vectors: Mapping[str, Vector] | None = None,
+        is_visible: IsVisible | None = None,
     ) -> list[SearchHit]:
         """Return the tools that match a text best: first those with exactly this name, equals by source and id.
 
-        With the `vector` of the text, its meaning counts too.
+        With the `vectors` of `list_queries`, the meaning of the text counts too.
         """
-        query, by_tool, scores = self._find(text, limit, vector, is_visible, lambda document: document.tool)
+        query, by_tool, scores = self._find(text, limit, vectors, is_visible, lambda document: document.tool)
         return [_make_hit(documents, scores, query) for documents in by_tool]
 
     def search_actions(
-        self, text: str, limit: int = 10, *, vector: Vector | None = None, is_visible: IsVisible | None = None
+        self,
+        text: str,
+        limit: int = 10,
+        *,
+        vectors: Mapping[str, Vector] | None = None,
+        is_visible: IsVisible | None = None,
     ) -> list[ActionHit]:
         """Return the actions that match a text best."""
 
         def has_action(tool: Tool, action: str | None) -> bool:
             return action is not None and (is_visible is None or is_visible(tool, action))
 
-        _, groups, scores = self._find(text, limit, vector, has_action, lambda document: document.number)
+        _, groups, scores = self._find(text, limit, vectors, has_action, lambda document: document.number)
         return [
             ActionHit(tool=document.tool, action=document.action or "", score=scores.get(document.number, 0.0))
             for (document, *_) in groups
@@ -196,35 +229,74 @@ class SearchIndex:
         self,
         text: str,
         limit: int,
-        vector: Vector | None,
+        vectors: Mapping[str, Vector] | None,
         is_visible: IsVisible | None,
         group_of: Callable[[ActionDocument], Hashable],
     ) -> tuple[dict[str, float], list[list[ActionDocument]], dict[int, float]]:
         """Return the terms of a text, the documents of the best groups, and the scores of documents."""
         if limit < 1:
             return {}, [], {}
-        query = self._postings.weigh(_query_terms(text), translate_terms(text[:_MAX_QUERY_LENGTH])[:_MAX_QUERY_TERMS])
+        texts = list(vectors or self.list_queries(text))
+        queries = [self._weigh(each) for each in texts]
         named = sorted(self._by_name.get(remove_case_and_punctuation(text), ()), key=lambda document: document.order)
-        count = limit
+        count = max(limit, _FIRST * len(texts))
         while True:
-            scores = self._score(query, count, vector)
+            by_query = self._score(queries, count, list(vectors.values()) if vectors else [])
+            scores = self._join(by_query)
+            documents = [*named, *self._postings.best_documents(scores, count)]
+            visible = [each for each in documents if is_visible is None or is_visible(each.tool, each.action)]
             groups: dict[Hashable, dict[ActionDocument, None]] = {}
-            for document in [*named, *self._postings.best_documents(scores, count)]:
-                if is_visible is None or is_visible(document.tool, document.action):
-                    groups.setdefault(group_of(document), {})[document] = None
+            for document in _place_best_of_each(visible, by_query, len(texts)):
+                groups.setdefault(group_of(document), {})[document] = None
             if len(groups) >= limit or count > len(scores):
-                return query, [list(documents) for documents in groups.values()][:limit], scores
+                return queries[0], [list(documents) for documents in groups.values()][:limit], scores
             count *= 8  # many of the best documents are actions of one tool, or not visible
 
-    def _score(self, query: Mapping[str, float], limit: int, vector: Vector | None) -> dict[int, float]:
-        if vector is None or self._vectors is None or not self.has_vectors:
-            return self._postings.score(query, limit)
-        by_words = self._postings.score(query, max(limit, _WORDS_CANDIDATES))
-        scores = self._vectors.compare(vector, _MIN_SIMILARITY, _MIN_SHARE_OF_BEST, by_words)
-        for number, score in by_words.items():
-            # A new document without a vector is neither like the query nor unlike it.
-            scores[number] = scores.get(number, _MIN_SIMILARITY) + _WORDS_WEIGHT * score
-        return scores
+    def _weigh(self, text: str) -> dict[str, float]:
+        translations = translate_terms(text[:_MAX_QUERY_LENGTH])[:_MAX_QUERY_TERMS]
+        return self._postings.weigh(_query_terms(text), translations)
+
+    def _score(
+        self, queries: Sequence[Mapping[str, float]], limit: int, vectors: Sequence[Vector]
+    ) -> dict[int, list[float]]:
+        """Return how well documents match each of the queries."""
+        by_meaning = bool(vectors) and self.has_vectors
+        limit = max(limit, _CANDIDATES) if by_meaning else limit
+        by_words = [self._postings.score(query, limit) for query in queries]
+        numbers = set[int]().union(*by_words)
+        if self._vectors is None or not by_meaning:
+            return {number: [scores.get(number, 0.0) for scores in by_words] for number in numbers}
+        similar = self._vectors.compare(vectors, _MIN_SIMILARITY, _MIN_SHARE_OF_BEST, limit, numbers)
+        # A new document without a vector is neither like the query nor unlike it.
+        unknown = [_MIN_SIMILARITY] * len(queries)
+        return {
+            number: [
+                similarity + _WORDS_WEIGHT * scores.get(number, 0.0)
+                for similarity, scores in zip(similar.get(number, unknown), by_words, strict=True)
+            ]
+            for number in numbers | similar.keys()
+        }
+
+    def _join(self, by_query: Mapping[int, Sequence[float]]) -> dict[int, float]:
+        """Return one score for each document: what fits one job very well is as good as what fits all a little.
+
+        The scores for a job that fits no document well count more, by the root of its best score: each job has its
+        place among the first.
+        """
+        highest = [max(column) for column in zip(*by_query.values(), strict=True)]
+        factors = [sqrt(highest[0] / value) if value > 0 else 0.0 for value in highest]
+        scores: dict[int, float] = {}
+        for number, values in by_query.items():
+            weighed = [value * factor for value, factor in zip(values, factors, strict=True)]
+            scores[number] = (max(weighed) + sum(weighed) / len(weighed)) / 2
+        best: dict[Tool, float] = {}
+        for number, score in scores.items():
+            tool = self._postings[number].tool
+            best[tool] = max(score, best.get(tool, 0.0))
+        return {
+            number: (score + _BEST_ACTION_WEIGHT * best[self._postings[number].tool]) / (1 + _BEST_ACTION_WEIGHT)
+            for number, score in scores.items()
+        }
 
     def _find_tools_meeting(self, requirement: str) -> dict[Tool, float]:
         query = self._postings.weigh(_query_terms(requirement))
@@ -236,6 +308,20 @@ class SearchIndex:
             if matched >= total * _MIN_MATCHED_WEIGHT:
                 best.setdefault(document.tool, scores[document.number])
         return best
+
+
+def _place_best_of_each(
+    documents: Sequence[ActionDocument], by_query: Mapping[int, Sequence[float]], count: int
+) -> list[ActionDocument]:
+    """Return the documents in their order, but with the best one for each job among the first."""
+    if count == 1 or not documents:
+        return list(documents)
+    nothing = [0.0] * count
+    best = {max(documents, key=lambda each: by_query.get(each.number, nothing)[job]) for job in range(1, count)}
+    is_one_tool = count > 3 and len({document.tool for document in documents[:_FIRST_OF_ONE_TOOL]}) == 1
+    free = max(0, (_FIRST_OF_ONE_TOOL if is_one_tool else _FIRST) - len(best))
+    first = best.union([document for document in documents if document not in best][:free])
+    return sorted(documents, key=lambda document: document not in first)
 
 
 def _query_terms(query: str) -> list[str]:
@@ -299,3 +385,204 @@ def _group_by_category(tools: Iterable[Tool]) -> dict[str, dict[str, list[Tool]]
 
 def _sort_by_priority(tools: Iterable[Tool]) -> list[Tool]:
     return sorted(tools, key=lambda tool: (-tool.spec.priority, tool.id))
+
+
+# The index of a registry follows it, and keeps the vectors of its tools in a storage.
+
+logger = logging.getLogger("ferrule.search")
+
+PREPARATION_TIMEOUT = 15.0
+"""Seconds that a search waits for the vectors of new tools. Encoding continues in the background after that."""
+_DOCUMENTS_PER_SLICE = 16
+"""Encoded at a time, some 50 ms: a query waits no longer for its turn."""
+_VECTORS_PER_TRANSACTION = 256
+_MAX_QUERIES = 200
+"""Whose vectors are cached."""
+
+
+class RegistryIndex:
+    """Searches the tools of a registry that can be called.
+
+    The index follows the registry lazily: each search first applies what has changed since the last one. Safe to use
+    from several threads.
+
+    Searching by meaning takes two steps, since encoding takes longer than an event loop should be blocked: after
+    `await prepare(text)`, a search for this text uses its meaning and its words, without it only its words. Vectors
+    stay in the `storage`: only new and changed tools are encoded.
+    """
+
+    def __init__(self, registry: ToolRegistry, storage: VectorStorage | None = None) -> None:
+        self.registry = registry
+        self._storage = storage
+        self._index = SearchIndex()
+        self._snapshot: RegistrySnapshot | None = None
+        self._lock = threading.Lock()
+        self._queries: OrderedDict[str, dict[str, Vector]] = OrderedDict()
+        self._encoding: asyncio.Task[None] | None = None
+        self._encoder_failed = False
+
+    def search(self, text: str, limit: int = 10, *, is_visible: IsVisible | None = None) -> list[SearchHit]:
+        """See `SearchIndex.search`; hidden actions are left out."""
+        with self._lock:
+            index, visible = self._update_index(is_visible)
+            return index.search(text, limit, vectors=self._queries.get(text), is_visible=visible)
+
+    def search_actions(self, text: str, limit: int = 10, *, is_visible: IsVisible | None = None) -> list[ActionHit]:
+        """See `SearchIndex.search_actions`; hidden actions are left out."""
+        with self._lock:
+            index, visible = self._update_index(is_visible)
+            return index.search_actions(text, limit, vectors=self._queries.get(text), is_visible=visible)
+
+    def search_by_tags(self, tags: Sequence[str]) -> list[Tool]:
+        with self._lock:
+            index, visible = self._update_index(None)
+            return [tool for tool in index.search_by_tags(tags) if visible(tool, None)]
+
+    def search_by_requirements(self, requirements: Sequence[str]) -> list[Tool]:
+        with self._lock:
+            index, visible = self._update_index(None)
+            return [tool for tool in index.search_by_requirements(requirements) if visible(tool, None)]
+
+    def _update_index(self, is_visible: IsVisible | None) -> tuple[SearchIndex, IsVisible]:
+        """Return the index of the current tools, and which of them may be found."""
+        if self._snapshot is None or self._snapshot.version != self.registry.version:
+            snapshot = self.registry.snapshot()
+            self._apply_changes(self._snapshot, snapshot)
+            self._snapshot = snapshot
+        unavailable = self._snapshot.unavailable
+        if is_visible is None:
+            return self._index, lambda tool, _: tool not in unavailable
+        return self._index, lambda tool, action: tool not in unavailable and is_visible(tool, action)
+
+    def _apply_changes(self, before: RegistrySnapshot | None, after: RegistrySnapshot) -> None:
+        # The registry keeps the candidates of an id in one tuple, which is the same object until they change.
+        old = before.by_id if before is not None else {}
+        for tool_id in old.keys() - after.by_id.keys():
+            for tool in old[tool_id]:
+                self._index.remove(tool.id, tool.source)
+        for tool_id, tools in after.by_id.items():
+            old_tools = old.get(tool_id, ())
+            if tools is old_tools:
+                continue
+            for tool in old_tools:
+                if tool not in tools:
+                    self._index.remove(tool.id, tool.source)
+            for tool in tools:
+                if tool not in old_tools:
+                    self._index.add(tool)
+
+    # Meaning
+
+    def uses_vectors(self, text: str) -> bool:
+        """Return whether a search for this text uses its meaning too, or only its words."""
+        return text in self._queries and self._index.has_vectors
+
+    async def prepare(self, text: str) -> None:
+        """Let searches for this text use its meaning too. Without the extra `semantic` it does nothing.
+
+        It waits until all tools have their vectors, but not longer than `PREPARATION_TIMEOUT`.
+        """
+        if self._encoder_failed or not text.strip() or not has_encoder():
+            return
+        try:
+            if await asyncio.to_thread(self._list_documents_to_encode):
+                await asyncio.wait({self._start_encoding()}, timeout=PREPARATION_TIMEOUT)
+            if text not in self._queries:
+                self._queries[text] = await asyncio.to_thread(self._encode_query, text)
+                if len(self._queries) > _MAX_QUERIES:
+                    self._queries.popitem(last=False)
+        except Exception as error:  # a broken installation; words still work
+            self._report_encoder_failure(error)
+
+    def _encode_query(self, text: str) -> dict[str, Vector]:
+        """Return the vectors of a text and of its jobs."""
+        with self._lock:
+            texts = self._update_index(None)[0].list_queries(text)
+        return dict(zip(texts, shared_encoder().encode_queries(texts), strict=True))
+
+    async def aclose(self) -> None:
+        """Stop encoding. What is encoded already is in the storage."""
+        if self._encoding is not None and not self._encoding.done():
+            self._encoding.cancel()
+            await asyncio.wait({self._encoding})
+
+    def _start_encoding(self) -> asyncio.Task[None]:
+        task = self._encoding
+        if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
+            task = self._encoding = asyncio.create_task(self._encode_all(), name="ferrule-tool-vectors")
+        return task
+
+    async def _encode_all(self) -> None:
+        """Give every document its vector, from the storage or the encoder, until none lacks it."""
+        try:
+            while documents := await asyncio.to_thread(self._list_documents_to_encode):
+                by_digest = await asyncio.to_thread(_group_by_digest, documents)
+                stored = await self._load_vectors(by_digest)
+                missing = [digest for digest in by_digest if digest not in stored]
+                if len(missing) > _VECTORS_PER_TRANSACTION:
+                    logger.info("actions=<%d> | encoding their descriptions, to find them by meaning", len(missing))
+                await self._encode_missing(missing, by_digest)
+        except Exception as error:
+            self._report_encoder_failure(error)
+
+    async def _encode_missing(self, digests: Sequence[str], by_digest: Mapping[str, list[ActionDocument]]) -> None:
+        unsaved: dict[str, bytes] = {}
+        try:
+            for start in range(0, len(digests), _DOCUMENTS_PER_SLICE):
+                part = {digest: by_digest[digest] for digest in digests[start : start + _DOCUMENTS_PER_SLICE]}
+                packed = await asyncio.to_thread(_encode_documents, part)
+                await asyncio.to_thread(self._set_vectors, packed, part)
+                unsaved |= packed
+                if len(unsaved) >= _VECTORS_PER_TRANSACTION:
+                    await self._save_vectors(unsaved)
+                    unsaved = {}
+        finally:
+            if unsaved:
+                await self._save_vectors(unsaved)
+
+    async def _load_vectors(self, by_digest: Mapping[str, list[ActionDocument]]) -> set[str]:
+        """Set the vectors that are in the storage; returns their digests, without those that are damaged."""
+        if self._storage is None:
+            return set()
+        try:
+            packed = await self._storage.load(ENCODER, list(by_digest))
+        except StoreError as error:
+            logger.warning("the vectors of tools cannot be read, and are made again: %s", error_text(error))
+            return set()
+        return await asyncio.to_thread(self._set_vectors, packed, by_digest)
+
+    async def _save_vectors(self, packed: Mapping[str, bytes]) -> None:
+        if self._storage is None:
+            return
+        try:
+            await self._storage.save(ENCODER, packed)
+        except StoreError as error:
+            logger.warning("the vectors of tools cannot be saved, and are made again next time: %s", error_text(error))
+
+    def _set_vectors(self, packed: Mapping[str, bytes], by_digest: Mapping[str, list[ActionDocument]]) -> set[str]:
+        vectors = {d: vector for d, data in packed.items() if (vector := unpack_vector(data)) is not None}
+        with self._lock:
+            self._index.set_vectors((document, vectors[d]) for d in vectors for document in by_digest[d])
+        return set(vectors)
+
+    def _list_documents_to_encode(self) -> list[ActionDocument]:
+        with self._lock:
+            return self._update_index(None)[0].documents_without_vector()
+
+    def _report_encoder_failure(self, error: Exception) -> None:
+        if self._encoder_failed:
+            return
+        self._encoder_failed = True
+        logger.warning("tools are found by their words alone, because the encoder failed: %s", error_text(error))
+
+
+def _group_by_digest(documents: Sequence[ActionDocument]) -> dict[str, list[ActionDocument]]:
+    groups: dict[str, list[ActionDocument]] = {}
+    for document in documents:
+        groups.setdefault(document_digest(document), []).append(document)
+    return groups
+
+
+def _encode_documents(by_digest: Mapping[str, list[ActionDocument]]) -> dict[str, bytes]:
+    vectors = shared_encoder().encode_documents([documents[0] for documents in by_digest.values()])
+    return {digest: pack_vector(vector) for digest, vector in zip(by_digest, vectors, strict=True)}

@@ -24,8 +24,10 @@ from ferrule.core.events import ToolEngineEventType
 from ferrule.core.names import did_you_mean
 from ferrule.core.permission import CallPolicy, Principal
 from ferrule.core.spec import Tool, ToolCapability
+from ferrule.engine import ToolEngineConfig
+from ferrule.engine.config import NO_FOLDER
 from ferrule.errors import APPROVAL_REQUIRED, FerruleError, SetupError, ToolNotFound
-from ferrule.kinds.mcp.relay import FIRST_MODERN_VERSION
+from ferrule.kinds.mcp.relay import FIRST_MODERN_VERSION, ask_client
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory import RunMemory
 from ferrule.memory.failures import POLICIES, FailureClassifier
@@ -107,7 +109,7 @@ class McpServer:
         library.engine.mcp.relays = True
         library.engine.mcp.change_listeners.append(self._changes.report)
         self._unsubscribe = library.engine.subscribe(
-            lambda _: self._changes.notify_clients("tools"), TOOL_CHANGE_EVENTS, in_task=True
+            lambda _: self._changes.notify_clients("tools"), TOOL_CHANGE_EVENTS
         )
 
     async def serve_stdio(self, *, max_message_size: int = MAX_MESSAGE_SIZE) -> None:
@@ -489,3 +491,20 @@ def _claim_standard_input() -> Iterator[BinaryIO]:
         yield open(copy, "rb", closefd=False)  # noqa: SIM115  a thread may still be reading from it at the end
     finally:
         os.dup2(copy, 0)
+
+
+def serve_stdio(tools: Collection[Any], *, name: str = "ferrule") -> None:
+    """Serve functions, and other things that can be tools, to the MCP client that has started this program.
+
+    Returns when the client disconnects.
+    """
+    if isinstance(tools, str) or not isinstance(tools, Collection):
+        raise SetupError(f"serve_stdio takes a list of tools: write serve_stdio([{getattr(tools, '__name__', tools)}])")
+    config = ToolEngineConfig(tools_directory=NO_FOLDER, auto_reload=False, builtin_tools=False)
+
+    async def serve() -> None:
+        async with UnifiedToolLibrary(config, on_elicit=ask_client) as library:
+            library.register(*tools)
+            await McpServer(library, name=name).serve_stdio()
+
+    asyncio.run(serve())
