@@ -1,7 +1,8 @@
 """The tool-call loop: model → calls → tools → history → model, until there is an answer.
 
-Every call goes through `agent.calls`, the hub and the engine. A memory keeps the run from repeating calls that are known
-to fail. A run is written into the store as it proceeds, so it can wait for a person for days and continue after a crash.
+Every call goes through `agent.calls`, the hub and the engine. A memory keeps the run from repeating calls that are
+known to fail. A run is written into the store as it proceeds, so it can wait for a person for days and continue after a
+crash.
 """
 
 from __future__ import annotations
