@@ -151,7 +151,10 @@ class Agent:
         self._toolbox = self._make_toolbox(tool_names)
 
     def _check_tools(self) -> None:
-        """Raise SetupError for a name that is no tool's, unless a server that is being listed may bring the tool."""
+        """Raise SetupError for a name that is no tool's, unless a server that is being listed may bring the tool.
+
+        An orchestrator registers the tool for the history of a conversation when it begins.
+        """
         engine = self.library.engine
         snapshot = engine.registry.snapshot()
         names = self._unchecked_tools.difference(CONTROL_TOOLS, META_TOOLS, [HISTORY_TOOL])  # may be added later

@@ -134,20 +134,6 @@ class CallMemory(Protocol):
         """Store the result of a call; may add to its metadata."""
 
 
-class CallTool(Protocol):
-    """Calls another tool on behalf of a running one."""
-
-    def __call__(
-        self, tool_name: str, params: dict[str, Any], action: str | None, /
-    ) -> Awaitable[ToolExecutionResult]: ...
-
-
-class CallToolSync(Protocol):
-    """Like `CallTool`, for code that cannot await."""
-
-    def __call__(self, tool_name: str, params: dict[str, Any], action: str | None, /) -> ToolExecutionResult: ...
-
-
 @dataclass(slots=True)
 class Invocation:
     """One admitted call with valid arguments: everything an executor gets."""
@@ -158,9 +144,10 @@ class Invocation:
     params: dict[str, Any]
     context: ToolExecutionContext
     report: Callable[[Progress], None]
-    call_tool: CallTool
-    call_tool_sync: CallToolSync | None = None
-    """Set by executors that run sync code."""
+    call_tool: Callable[[str, dict[str, Any], str | None], Awaitable[ToolExecutionResult]]
+    """Calls another tool: its name, its arguments and its action."""
+    call_tool_sync: Callable[[str, dict[str, Any], str | None], ToolExecutionResult] | None = None
+    """Does the same for code that cannot await. Set by executors that run sync code."""
 
     current: ClassVar[ContextVar[Invocation | None]] = ContextVar("ferrule_invocation", default=None)
 

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 from urllib.parse import quote, quote_plus
 
@@ -149,7 +149,8 @@ class StreamFilter:
         text = self._secrets.hide(self._held_text + text)
         longest = len(self._secrets.spellings[0]) - 1 if self._secrets else 0
         starts = (text[-length:] for length in range(min(len(text), longest), 0, -1))
-        self._held_text = next((start for start in starts if self._is_start(start)), "")
+        spellings = self._secrets.spellings
+        self._held_text = next((start for start in starts if any(each.startswith(start) for each in spellings)), "")
         if passed := text[: len(text) - len(self._held_text)]:
             self._on_text(passed)
 
@@ -157,9 +158,6 @@ class StreamFilter:
         """Pass on what waits: nothing follows."""
         if self._held_text:
             self._on_text(self._held_text)
-
-    def _is_start(self, text: str) -> bool:
-        return any(spelling.startswith(text) for spelling in self._secrets.spellings)
 
 
 class Redaction:
@@ -172,13 +170,10 @@ class Redaction:
     """
 
     def __init__(self, names: Iterable[str] = SECRET_NAMES, *, replacement: str = REDACTED) -> None:
-        import jsonschema_rs
-
         self.replacement = replacement
         self.names = SecretNames(names)
         self.plain_text = PlainTextRedaction(self.names, replacement)
-        validator = jsonschema_rs.validator_for({"pattern": f"(?i){self.names.pattern}|{LOOKS_SECRET}"})
-        self.may_contain_secret: Callable[[str], bool] = validator.is_valid
+        self.may_contain_secret = _make_search(f"(?i){self.names.pattern}|{LOOKS_SECRET}")
         """Whether this JSON or text may contain a secret; False is certain."""
 
     def find_secrets(self, params: Mapping[str, Any], declared: frozenset[str]) -> tuple[str, ...]:
@@ -208,7 +203,9 @@ class Redaction:
     def redact(self, value: Any, secrets: tuple[str, ...] = ()) -> Any:
         """Return the value as plain JSON without secrets, and without anything that JSON cannot represent."""
         if len(secrets) > MAX_SECRETS:
-            return self._hide_all(value)
+            if value is None or isinstance(value, bool) or (isinstance(value, (str, dict)) and not value):
+                return value
+            return {self.replacement: self.replacement} if isinstance(value, dict) else self.replacement
         return _Walk(self, secrets).visit(value, MAX_DEPTH)
 
     def redact_text(self, text: str, secrets: tuple[str, ...] = ()) -> str:
@@ -216,10 +213,14 @@ class Redaction:
         redacted: str = self.redact(text, secrets)
         return redacted
 
-    def _hide_all(self, value: Any) -> Any:
-        if value is None or isinstance(value, bool) or (isinstance(value, (str, dict)) and not value):
-            return value
-        return {self.replacement: self.replacement} if isinstance(value, dict) else self.replacement
+
+@lru_cache(maxsize=16)
+def _make_search(pattern: str) -> Callable[[str], bool]:
+    """Compile a pattern that texts are searched for: a millisecond, which every store would take."""
+    import jsonschema_rs
+
+    search: Callable[[str], bool] = jsonschema_rs.validator_for({"pattern": pattern}).is_valid
+    return search
 
 
 @cache
@@ -243,8 +244,12 @@ class _Walk:
             return value
         if kind is str:
             return self._visit_text(value, depth)
-        if kind is int or kind is float:
-            return self._visit_number(value)
+        if kind is float:
+            return value if math.isfinite(value) else None
+        if kind is int:
+            if value.bit_length() > 4096:  # Python refuses to format very long integers in decimal
+                return hex(value)
+            return self._replacement if self._secrets and str(value) in self._secrets else value
         if kind not in (dict, list, tuple):
             return self.visit(plain_json(value), depth)
         if depth == 0 or id(value) in self._above:
@@ -282,13 +287,6 @@ class _Walk:
     def _replace(self, value: Any) -> str:
         self.hidden_values.append(value)
         return self._replacement
-
-    def _visit_number(self, value: int | float) -> Any:
-        if isinstance(value, float):
-            return value if math.isfinite(value) else None
-        if value.bit_length() > 4096:  # Python refuses to format very long integers in decimal
-            return hex(value)
-        return self._replacement if self._secrets and str(value) in self._secrets else value
 
     def _visit_text(self, text: str, depth: int) -> str:
         if not self._reads_texts:
