@@ -21,8 +21,8 @@ from typing import Any, Final
 from ferrule.core.content import encode_json
 from ferrule.core.json_schema import properties_of, resolve_schema
 from ferrule.core.spec import Tool
+from ferrule.memory.adjustments import quote_value
 from ferrule.memory.call_identity import LOCATORS
-from ferrule.memory.failed_call import quote_value
 from ferrule.memory.failures import POLICIES, CallFailure, FailureClass
 from ferrule.store import ToolKnowledgeStore
 
