@@ -14,7 +14,7 @@ from typing import Any, Optional
 
 import pytest
 
-import ferrule
+import ferrule.documents
 from ferrule import (
     ConcurrencyConfig,
     FunctionToolSpec,
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def everything() -> dict[str, Any]:
-    return {name: getattr(ferrule, name) for name in ferrule.__all__}
+    return {name: getattr(ferrule.documents, name) for name in ferrule.documents.__all__}
 
 
 def blocks_of(page: Path) -> list[str]:

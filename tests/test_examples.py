@@ -17,6 +17,7 @@ MAX_LINES = 40
 
 SHORT_EXAMPLES = {
     "first_tool": ["{'result': 6.5}", "weight: is required", "Did you mean 'shipping_cost'?", "3 calls, 33 %"],
+    "dependencies": ["Now you have 10. Account(owner='Ann', balance=10)", "['finished', 'finished']"],
     "typed_answer": ["lamp 59.7 after 3 requests"],
     "approvals": ["Transferred 40 euros to Ann.", "Transferred 100 euros to Bob."],
     "wait_and_resume": ["waiting {'customer': 'Ann'}", "finished The account of Ann is closed."],
@@ -65,8 +66,8 @@ def test_an_example_prints_what_it_is_about(name, expected, capsys, monkeypatch)
     assert [text for text in expected if text not in output] == []
 
 
-def test_there_are_ten_short_examples():
-    assert len(SHORT_EXAMPLES) == 10
+def test_there_are_eleven_short_examples():
+    assert len(SHORT_EXAMPLES) == 11
     lines = {name: len((ROOT / f"examples/{name}.py").read_text().splitlines()) for name in SHORT_EXAMPLES}
     assert {name: count for name, count in lines.items() if count >= MAX_LINES} == {}
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # the same names as in `_NAMES`, for type checkers
     from ferrule.concurrency import ToolConcurrencyController as ToolConcurrencyController
     from ferrule.core.call import Invocation as Invocation
     from ferrule.core.call import Progress as Progress
+    from ferrule.core.call import RunContext as RunContext
     from ferrule.core.call import ToolExecutionContext as ToolExecutionContext
     from ferrule.core.call import ToolExecutionResult as ToolExecutionResult
     from ferrule.core.call import ToolExecutor as ToolExecutor
@@ -35,6 +36,7 @@ if TYPE_CHECKING:  # the same names as in `_NAMES`, for type checkers
     from ferrule.core.elicitation import Elicitation as Elicitation
     from ferrule.core.events import ToolEngineEvent as ToolEngineEvent
     from ferrule.core.events import ToolEngineEventType as ToolEngineEventType
+    from ferrule.core.model import ModelSettings as ModelSettings
     from ferrule.core.permission import Decision as Decision
     from ferrule.core.permission import Principal as Principal
     from ferrule.core.schema import Secret as Secret
@@ -92,6 +94,7 @@ if TYPE_CHECKING:  # the same names as in `_NAMES`, for type checkers
     from ferrule.orchestrator import Orchestrator as Orchestrator
     from ferrule.policy.policy import Policy as Policy
     from ferrule.policy.policy import Rule as Rule
+    from ferrule.server.mcp import serve_stdio as serve_stdio
     from ferrule.store import ToolCallRecord as ToolCallRecord
     from ferrule.store import ToolCallSummary as ToolCallSummary
     from ferrule.store import ToolKnowledgeStore as ToolKnowledgeStore
@@ -108,6 +111,7 @@ _NAMES = {
     "ferrule.core.call": (
         "Invocation",
         "Progress",
+        "RunContext",
         "ToolExecutionContext",
         "ToolExecutionResult",
         "ToolExecutor",
@@ -119,6 +123,7 @@ _NAMES = {
     "ferrule.core.content": ("Audio", "Image", "Resource", "Text"),
     "ferrule.core.elicitation": ("Elicitation",),
     "ferrule.core.events": ("ToolEngineEvent", "ToolEngineEventType"),
+    "ferrule.core.model": ("ModelSettings",),
     "ferrule.core.permission": ("Decision", "Principal"),
     "ferrule.core.schema": ("Secret",),
     "ferrule.core.spec": (
@@ -164,11 +169,39 @@ _NAMES = {
     "ferrule.models": ("Model", "ModelReply", "ModelRequest", "choose_model"),
     "ferrule.orchestrator": ("Orchestrator",),
     "ferrule.policy.policy": ("Policy", "Rule"),
+    "ferrule.server.mcp": ("serve_stdio",),
     "ferrule.store": ("ToolCallRecord", "ToolCallSummary", "ToolKnowledgeStore"),
 }
-"""The public names, by the module that each is loaded from."""
+"""The names that can be imported from here, by the module that each is loaded from."""
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
-__all__ = sorted(_MODULES)  # noqa: PLE0605
+__all__ = [
+    "Agent",
+    "AgentAnswer",
+    "AgentState",
+    "Approval",
+    "FerruleError",
+    "Image",
+    "ModelSettings",
+    "NeedsApproval",
+    "Orchestrator",
+    "Policy",
+    "Principal",
+    "Retry",
+    "Rule",
+    "RunContext",
+    "RunLimits",
+    "Secret",
+    "SetupError",
+    "ToolEngine",
+    "ToolExecutionResult",
+    "UnifiedToolLibrary",
+    "choose_model",
+    "emit_event",
+    "report_progress",
+    "serve_stdio",
+    "tool",
+]
+"""What most programs use. The names of the design documents are in `ferrule.documents.__all__`."""
 
 
 def __getattr__(name: str) -> Any:
@@ -180,4 +213,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_MODULES})

@@ -1,8 +1,8 @@
 """Names of the design documents for things that have another name in Ferrule, and the two runtimes of 001 §8.
 
-`docs/design-documents.md` maps every name and section. The runtimes are thin: `ReasoningRuntime` plans with the
-planning agent and calls the library; `ContextAwareReasoningRuntime` is an agent whose decisions are methods that a
-subclass may override.
+All other names of the documents can be imported from here too. `docs/design-documents.md` maps every name and section.
+The runtimes are thin: `ReasoningRuntime` plans with the planning agent and calls the library;
+`ContextAwareReasoningRuntime` is an agent whose decisions are methods that a subclass may override.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Self
 
+import ferrule
 from ferrule.agent.agent import Agent
 from ferrule.agent.agent import Agent as SuperMagic
 from ferrule.agent.answer import ASK_USER, NO_TOOL, PlanStep
@@ -75,6 +76,13 @@ __all__ = [
     "learn_from_failure",
     "update_execution_context",
 ]
+__all__ += sorted({*ferrule._MODULES} - {*__all__})  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ferrule._MODULES or ferrule._MODULES[name] == __name__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(ferrule, name)
 
 
 class BaseTool:

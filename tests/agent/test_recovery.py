@@ -56,7 +56,8 @@ async def test_a_run_killed_at_any_moment_goes_on(tmp_path, moment):
     async with UnifiedToolLibrary(store=url) as library:
         library.register(*make_tools(effects))
         agent = Agent(library, ScriptedModel(["x"]))
-        (run_id,) = await agent.runs()
+        [stored] = await agent.runs()
+        run_id = stored.run_id
         history = await agent.history(run_id)
         turns = sum(message["role"] == "assistant" for message in history)
         answer = await Agent(library, ScriptedModel(script()[turns:])).resume(run_id)
@@ -86,7 +87,8 @@ async def test_a_run_continues_on_another_machine_than_the_one_that_died(postgre
             await asyncio.sleep(0.05)  # until the call has its record
         process.kill()
         await asyncio.to_thread(process.wait)
-        (run_id,) = await Agent(library, ScriptedModel(["x"])).runs()
+        [stored] = await Agent(library, ScriptedModel(["x"])).runs()
+        run_id = stored.run_id
         answer = await resume_when_free(Agent(library, ScriptedModel(script()[2:])), run_id)
         assert answer.text == "All four are written."
         assert effects.read_text().split() == ["1", "2", "3", "4"]

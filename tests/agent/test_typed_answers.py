@@ -89,9 +89,12 @@ async def test_a_model_is_told_what_is_wrong_with_its_answer():
 async def test_a_model_that_never_gives_the_type_is_stopped_and_the_answer_says_why():
     answer = await Agent(ScriptedModel(["No."] * 9), tools=[add]).run("Which city?", output=City)
     assert answer.state is AgentState.STOPPED and answer.usage.requests == 3
-    assert answer.reason == "the model gave no answer of the type City: it contains no JSON"
-    with pytest.raises(SetupError, match="has no output: it is stopped: the model gave no answer"):
+    assert answer.reason == "the model's answer was not of type City (it contains no JSON)"
+    with pytest.raises(SetupError) as caught:
         _ = answer.output
+    assert str(caught.value) == (
+        "The run stopped without an output: the model's answer was not of type City (it contains no JSON)."
+    )
 
 
 @pytest.mark.integration
@@ -206,7 +209,9 @@ async def test_a_run_of_functions_that_waits_for_approval_is_resumed():
     script = [{"name": "delete", "arguments": {"path": "a.txt"}}, '{"answer": 1}']
     agent = Agent(ScriptedModel(script), tools=[delete])
     paused = await agent.run("Delete a.txt", output=int)
-    with pytest.raises(SetupError, match=r"has no output: it is waiting. Continue it with agent.resume"):
+    with pytest.raises(
+        SetupError, match=r"has no output yet, because it waits for a person\. Continue it with agent\.resume\('"
+    ):
         _ = paused.output
     answer = await agent.resume(paused.run_id, approvals=True, output=int)
     assert (answer.output, answer.steps[0].text) == (1, "deleted a.txt")
@@ -219,7 +224,9 @@ def test_what_is_no_library_and_no_list_is_an_error():
         Agent("openai", "offline")
     with pytest.raises(SetupError, match="5 is not a model"):
         Agent([add], cast(Any, 5))
-    with pytest.raises(SetupError, match="task must be a string that is not empty, not 5"):
+    with pytest.raises(
+        SetupError, match="task must be a string that is not empty, or a list of strings and images, not 5"
+    ):
         Agent([add], "offline").run_sync(cast(Any, 5))
 
 

@@ -15,11 +15,12 @@ import pytest
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.types import ElicitResult, Implementation, ListRootsResult
 
-from ferrule import ToolEngine, ToolEngineConfig, UnifiedToolLibrary, tool
+from ferrule import MCPServerSpec, SetupError, ToolEngine, ToolEngineConfig, UnifiedToolLibrary, serve_stdio, tool
 from ferrule.agent.control_tools import conversation_tools
 from ferrule.core.content import Image
 from ferrule.kinds.function.tools import tool_of
 from ferrule.server.mcp import McpServer, ask_client
+from tests.kinds.mcp.mcp_servers import SDK_SERVER
 from tests.support.processes import forwarded_python, run_python
 
 Answer = Callable[[Any], ElicitResult]
@@ -295,7 +296,7 @@ async def test_a_project_is_served_by_the_command(mode, tmp_path, python):
         'from ferrule import tool\n\n\n@tool\nasync def noisy() -> str:\n    """Prints."""\n'
         '    print("not part of the protocol")\n    return "done"\n'
     )
-    async with Client(server(python, tmp_path), mode=mode) as client:
+    async with Client(server(python, tmp_path, "--bundled"), mode=mode) as client:
         names = [one.name for one in (await client.list_tools()).tools]
         done = await client.call_tool("noisy", {})
         written = await client.call_tool("file_processor__write", {"path": "a.txt", "content": "hi"})
@@ -305,6 +306,27 @@ async def test_a_project_is_served_by_the_command(mode, tmp_path, python):
         and not written.is_error
         and (tmp_path / "a.txt").read_text() == "hi"
     )
+
+
+@pytest.mark.integration
+async def test_the_command_offers_what_the_project_names_under_plain_names_where_they_are_unique(tmp_path, python):
+    (tmp_path / "ferrule.toml").write_text('[store]\nurl = "sqlite:///calls.db"\n[tools.python_executor]\n')
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools/own.py").write_text(
+        'from ferrule import tool\n\n\n@tool\nasync def add(a: int, b: int) -> int:\n    """Add."""\n    return a + b\n'
+    )
+    entry = {"command": python[0], "args": [*python[1:], str(SDK_SERVER)]}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"sdk": entry}}))
+    async with Client(server(python, tmp_path)) as client:
+        names = {one.name for one in (await client.list_tools()).tools}
+        assert {"add", "sdk__add", "count", "python_executor"} <= names and "calculator" not in names, names
+        for name in ("count", "sdk__count"):
+            assert not (await client.call_tool(name, {"to": 1})).is_error
+        assert (await client.call_tool("calculator", {"expression": "1 + 1"})).is_error, (
+            "what is not listed is not called"
+        )
+    async with Client(server(python, tmp_path, "--server-names", "--tool", "calculator")) as client:
+        assert [one.name for one in (await client.list_tools()).tools] == ["calculator"]
 
 
 @pytest.mark.integration
@@ -429,3 +451,39 @@ async def test_a_line_without_end_takes_no_memory_without_end_and_the_next_messa
     finally:
         process.kill()
         await process.wait()
+
+
+# A program that serves its own functions
+
+OWN_SERVER = """
+from ferrule import serve_stdio
+
+def add(a: int, b: int) -> int:
+    \"\"\"Add two numbers.\"\"\"
+    print("to standard output")
+    return a + b
+
+async def greet(name: str) -> str:
+    \"\"\"Greet somebody.\"\"\"
+    return f"Hello {name}."
+
+serve_stdio([add, greet])
+"""
+
+
+@pytest.mark.integration
+async def test_a_program_serves_its_own_functions_in_one_line(tmp_path: Path):
+    (tmp_path / "server.py").write_text(OWN_SERVER)
+    config = {"command": sys.executable, "args": ["server.py"], "cwd": str(tmp_path)}
+    server = MCPServerSpec(tool_id="own", server_config=config)
+    async with UnifiedToolLibrary() as library:
+        assert (await library.register_mcp_server(server)).success
+        spec = await library.get_tool_by_id("own")
+        assert spec is not None and sorted(action.name for action in spec.capabilities) == ["add", "greet"]
+        assert (await library.execute_tool("own", "add", {"a": 1, "b": 2})).value == 3
+        assert (await library.execute_tool("own", "greet", {"name": "Ann"})).text == "Hello Ann."
+
+
+def test_a_single_function_instead_of_a_list_is_explained():
+    with pytest.raises(SetupError, match=r"takes a list of tools: write serve_stdio\(\[print\]\)"):
+        serve_stdio(print)  # type: ignore[arg-type]

@@ -308,3 +308,10 @@ def test_a_key_is_known_by_its_shape_wherever_it_stands(key):
     assert redaction.may_contain_secret(f"the key is {key}, keep it")
     assert redaction.redact_text(f"the key is {key}, keep it") == "the key is [redacted], keep it"
     assert redaction.redact_text("task-list-for-the-next-quarter-of-2026") == "task-list-for-the-next-quarter-of-2026"
+
+
+def test_images_stay_as_they_are_and_a_secret_of_the_call_is_still_removed_from_one():
+    image = "data:image/png;base64," + "passwordAAAA+token/" * 3 + "="
+    assert redaction.redact({"image_url": {"url": image}}) == {"image_url": {"url": image}}
+    assert "hunter2hunter2" not in redaction.redact_text(image + "hunter2hunter2", ("hunter2hunter2",))
+    assert "hunter2" not in redaction.redact_text(f"{image} password=hunter2")

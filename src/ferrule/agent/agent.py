@@ -1,16 +1,18 @@
 """The tool-call loop: model → calls → tools → history → model, until there is an answer.
 
-Every call goes through `agent.calls`, the hub and the engine. A memory keeps the run from repeating calls that are known
-to fail. A run is written into the store as it proceeds, so it can wait for a person for days and continue after a crash.
+Every call goes through `agent.calls`, the hub and the engine. A memory keeps the run from repeating calls that are
+known to fail. A run is written into the store as it proceeds, so it can wait for a person for days and continue after a
+crash.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Any, Final, Literal, Self, TypeVar, overload
+from functools import partial
+from typing import Any, Final, Literal, Self, TypeVar, Unpack, overload
 
 from ferrule.agent.answer import (
     AgentAnswer,
@@ -19,13 +21,13 @@ from ferrule.agent.answer import (
     CustomEvent,
     OnEvent,
     RunEvent,
+    StoredRun,
     TextPiece,
     TurnStarted,
     log_listener_errors,
 )
 from ferrule.agent.budget import BudgetedModel, NeedsPerson, RunBudget, RunLimits
 from ferrule.agent.calls import Answers, ApprovalDecisions, PausedRuns, RunCall, RunCalls, RunRequests, require_question
-from ferrule.agent.control_tools import CONTROL_TOOLS, HISTORY_TOOL
 from ferrule.agent.formats import (
     DecisionFormat,
     OutputType,
@@ -35,6 +37,7 @@ from ferrule.agent.formats import (
     assign_call_ids,
     reject_calls_over_limit,
 )
+from ferrule.agent.options import ResumeOptions, RunOptions, Task, read_task
 from ferrule.agent.prompts import (
     explain_denial,
     explain_stop,
@@ -43,16 +46,24 @@ from ferrule.agent.prompts import (
     system_prompt,
     warnings_from_earlier_runs,
 )
-from ferrule.agent.run import RUN_PREFIX, Run, lock_run
+from ferrule.agent.run import Run, lock_run
 from ferrule.agent.toolbox import AgentLibrary, Toolbox, ToolOffer, policy_of_run, register_functions
 from ferrule.agent.turn import ActiveRun
 from ferrule.core.aio import MAX_QUEUED_PROGRESS, ProgressQueue
-from ferrule.core.messages import Message, assistant_message, system_message, user_message
-from ferrule.core.model import Model, ModelReply, ModelRequest, can_reason
+from ferrule.core.messages import Message, assistant_message, image_message, system_message, user_message
+from ferrule.core.model import (
+    Model,
+    ModelReply,
+    ModelRequest,
+    ModelSettings,
+    ModelWithSettings,
+    can_reason,
+    check_settings,
+)
 from ferrule.core.names import did_you_mean
 from ferrule.core.permission import CallPolicy, Principal
 from ferrule.errors import BudgetSpent, ModelError, RequestTooLong, SetupError
-from ferrule.library.library import UnifiedToolLibrary
+from ferrule.library.library import CONVERSATION_TOOLS, UnifiedToolLibrary
 from ferrule.library.meta_tools import META_TOOLS
 from ferrule.models.choose import choose_model
 from ferrule.models.retry import RetryingModel, close_model
@@ -89,6 +100,7 @@ class Agent:
         style: Literal["tool_calls", "decisions"] | ReplyFormat = "tool_calls",
         window_tokens: int = 100_000,
         schema_tokens: int | None = None,
+        model_settings: ModelSettings | None = None,
     ) -> None:
         """`Agent(library, model)`, or `Agent([function, …], model)` without a library.
 
@@ -103,6 +115,7 @@ class Agent:
         `memory=False` lets it repeat calls known to fail. Runs learn from earlier runs of the same tenant only:
         the principal's, or else the library's. Without a `person`, a run that needs an answer or an approval waits.
         With `style` "decisions", or a `DecisionFormat`, it decides by prompt, not by tool calls.
+        `model_settings` are the temperature and the `max_tokens` of its requests.
         """
         self._own_library: AgentLibrary | None = None
         library, tools = (None, [*library, *(tools or ())]) if isinstance(library, list) else (library, tools)
@@ -122,7 +135,7 @@ class Agent:
         check_policy(policy)
         self.limits, self.policy = limits or RunLimits(), policy
         self._principal = self.library.with_tenant(principal or Principal(kind="agent", name=name))
-        self._style, self._window = style, window_tokens
+        self._style, self._window, self._settings = style, window_tokens, check_settings(model_settings)
         self._core, self._schema_tokens = tuple(core_tools), schema_tokens
         self._control_tools = frozenset((["ask_user"] if person else []) if control_tools is None else control_tools)
         self._toolbox = self._make_toolbox(None if tools is None else register_functions(self.library, tools))
@@ -156,7 +169,7 @@ class Agent:
         """
         engine = self.library.engine
         snapshot = engine.registry.snapshot()
-        names = self._unchecked_tools.difference(CONTROL_TOOLS, META_TOOLS, [HISTORY_TOOL])  # may be added later
+        names = self._unchecked_tools.difference(CONVERSATION_TOOLS, META_TOOLS)  # may be added later
         self._unchecked_tools = {n for n in names if not (snapshot.may_contain(n) or set(n) & set("*?["))}
         if unknown := sorted(name for name in self._unchecked_tools if not engine.may_discover(name)):
             raise SetupError(
@@ -185,50 +198,37 @@ class Agent:
     # Runs
 
     @overload
-    async def run(
-        self,
-        task: str,
-        *,
-        output: type[T],
-        history: Sequence[Message] = (),
-        run_id: str | None = None,
-        on_event: OnEvent | None = None,
-        budget: RunBudget | None = None,
-    ) -> AgentAnswer[T]: ...
+    async def run(self, task: Task, *, output: type[T], **options: Unpack[RunOptions]) -> AgentAnswer[T]: ...
     @overload
+    async def run(self, task: Task, *, output: None = None, **options: Unpack[RunOptions]) -> AgentAnswer[str]: ...
     async def run(
         self,
-        task: str,
-        *,
-        output: None = None,
-        history: Sequence[Message] = (),
-        run_id: str | None = None,
-        on_event: OnEvent | None = None,
-        budget: RunBudget | None = None,
-    ) -> AgentAnswer[str]: ...
-    async def run(
-        self,
-        task: str,
+        task: Task,
         *,
         output: Any = None,
         history: Sequence[Message] = (),
         run_id: str | None = None,
         on_event: OnEvent | None = None,
         budget: RunBudget | None = None,
+        deps: Any = None,
+        model_settings: ModelSettings | None = None,
     ) -> AgentAnswer[Any]:
-        """Do a task. Errors are reported in the answer. `history` holds the messages of an earlier conversation.
+        """Do a task: a text, or a list of texts and images. Errors are reported in the answer. `history` holds the
+        messages of an earlier conversation.
 
         `output` is the type of the answer: a pydantic model, a dataclass, or a type such as `int` or `list[str]`. The
         answer is checked, and the model is told what is wrong with it; `answer.output` is the value.
-        `budget` is given by a caller who has used part of the limits for this task already.
+        `budget` is given by a caller who has used part of the limits for this task already. Tools get `deps` in their
+        context. `model_settings` hold for this run, before those of the agent.
         """
-        if not isinstance(task, str) or not task.strip():
-            raise SetupError(f"task must be a string that is not empty, not {task!r}.")
+        text, images = read_task(task)
         output_type = None if output is None else OutputType(output)
         async with self:
             self.library.require_open()
-            run = Run(task, self.library.engine.store, run_id)
-            return await self._run_task(run, run_id, output_type, history, on_event, budget or RunBudget(self.limits))
+            run, budget = Run(text, self.library.engine.store, run_id), budget or RunBudget(self.limits)
+            start = partial(self._start_run, run, on_event, budget, output_type, deps=deps, settings=model_settings)
+            history = [*history, image_message(images)] if images else history
+            return await self._run_task(run, history, start, has_chosen_id=run_id is not None)
 
     async def answer_directly(
         self,
@@ -247,14 +247,15 @@ class Agent:
         async with self:
             self.library.require_open()
             run, budget = Run(task, self.library.engine.store, run_id), budget or RunBudget(self.limits)
-            return await self._run_task(run, run_id, None, history, on_event, budget, direct_prompt=prompt)
+            start = partial(self._start_run, run, on_event, budget)
+            return await self._run_task(run, history, start, has_chosen_id=run_id is not None, direct_prompt=prompt)
 
     @overload
-    def run_sync(self, task: str, *, output: type[T], history: Sequence[Message] = ()) -> AgentAnswer[T]: ...
+    def run_sync(self, task: Task, *, output: type[T], **options: Unpack[RunOptions]) -> AgentAnswer[T]: ...
     @overload
-    def run_sync(self, task: str, *, output: None = None, history: Sequence[Message] = ()) -> AgentAnswer[str]: ...
-    def run_sync(self, task: str, *, output: Any = None, history: Sequence[Message] = ()) -> AgentAnswer[Any]:
-        """Do a task in code that is not async. A library that is not open is opened for it."""
+    def run_sync(self, task: Task, *, output: None = None, **options: Unpack[RunOptions]) -> AgentAnswer[str]: ...
+    def run_sync(self, task: Task, **options: Any) -> AgentAnswer[Any]:
+        """Do a task in code that is not async, like `run`. A library that is not open is opened for it."""
         with suppress(RuntimeError):
             asyncio.get_running_loop()
             raise SetupError(
@@ -269,7 +270,7 @@ class Agent:
         async def run() -> AgentAnswer[Any]:
             async with self if self._own_library is not None else self.library:
                 try:
-                    answer: AgentAnswer[Any] = await self.run(task, output=output, history=history)
+                    answer: AgentAnswer[Any] = await self.run(task, **options)
                     return answer
                 finally:
                     if isinstance(self.model, RetryingModel):  # its connections belong to this event loop
@@ -280,48 +281,33 @@ class Agent:
     async def _run_task(
         self,
         run: Run,
-        run_id: str | None,
-        output: OutputType | None,
         history: Sequence[Message],
-        on_event: OnEvent | None,
-        budget: RunBudget,
+        start: Callable[[], Awaitable[ActiveRun]],
         *,
+        has_chosen_id: bool,
         direct_prompt: str | None = None,
     ) -> AgentAnswer[Any]:
-        task = run.task
         async with lock_run(self.library.engine.store, run.id) as lock:
-            if run_id is not None:
+            if has_chosen_id:
                 await run.require_new()
-            active = await self._start_run(run, on_event, budget, output)
+            active = await start()
             earlier = [message for message in history if message["role"] != "system"]
             if direct_prompt is None:
-                prompt, first = self._build_instructions(task, output), self._toolbox.prepare(run.topic)
+                prompt, first = self._build_instructions(run.task, active.output), self._toolbox.prepare(run.topic)
             else:
                 prompt, first = direct_prompt, self._reply_directly(active)
-            run.begin([system_message(prompt), *earlier, user_message(task)])
+            run.begin([system_message(prompt), *earlier, user_message(run.task)])
             answer = await self._run_loop(active, first)
             lock.release_in_background = answer.state is not AgentState.WAITING  # nobody continues it
             return answer
 
     @overload
     async def resume(
-        self,
-        run_id: str,
-        answer: Answers = None,
-        *,
-        output: type[T],
-        approvals: ApprovalDecisions = None,
-        on_event: OnEvent | None = None,
+        self, run_id: str, answer: Answers = None, *, output: type[T], **options: Unpack[ResumeOptions]
     ) -> AgentAnswer[T]: ...
     @overload
     async def resume(
-        self,
-        run_id: str,
-        answer: Answers = None,
-        *,
-        output: None = None,
-        approvals: ApprovalDecisions = None,
-        on_event: OnEvent | None = None,
+        self, run_id: str, answer: Answers = None, *, output: None = None, **options: Unpack[ResumeOptions]
     ) -> AgentAnswer[str]: ...
     async def resume(
         self,
@@ -331,33 +317,31 @@ class Agent:
         output: Any = None,
         approvals: ApprovalDecisions = None,
         on_event: OnEvent | None = None,
+        deps: Any = None,
+        model_settings: ModelSettings | None = None,
     ) -> AgentAnswer[Any]:
         """Continue a run that is waiting or was interrupted by a crash.
 
         `answer` is the user's answer to the run's question, or maps the ids of questions to answers. `approvals` maps
-        the ids of waiting calls to decisions; a single value decides about all of them. `output` is the type of the
-        answer, as `run` got it.
+        the ids of waiting calls to decisions; a single value decides about all of them. `output`, `deps` and
+        `model_settings` are not stored: give what `run` got.
         """
         output_type = None if output is None else OutputType(output)
         async with self, lock_run(self.library.engine.store, run_id):
             self.library.require_open()
             run = await Run.load(run_id, self.library.engine.store)
             budget = RunBudget(self.limits, usage=run.usage, seconds=run.seconds, run_costs=run.costs)
-            active = await self._start_run(run, on_event, budget, output_type)
+            active = await self._start_run(run, on_event, budget, output_type, deps=deps, settings=model_settings)
             return await self._run_loop(active, self._resolve_open_calls(active, answer, approvals))
 
-    async def stream(
-        self, task: str, *, output: Any = None, history: Sequence[Message] = (), run_id: str | None = None
-    ) -> AsyncGenerator[RunEvent, None]:
-        """Do a task and yield its events as they happen; the last has the answer. Closing the stream ends the run."""
+    async def stream(self, task: Task, **options: Any) -> AsyncGenerator[RunEvent, None]:
+        """Do a task as `run` does, and yield its events; the last has the answer. Closing the stream ends the run."""
         events = ProgressQueue[RunEvent | None](MAX_QUEUED_PROGRESS)
 
         def add(event: RunEvent) -> None:
             events.add(event, is_progress=isinstance(event, CallProgress | CustomEvent))
 
-        run_task = asyncio.create_task(
-            self.run(task, output=output, history=history, run_id=run_id, on_event=add), name=f"ferrule-{self.name}"
-        )
+        run_task = asyncio.create_task(self.run(task, **options, on_event=add), name=f"ferrule-{self.name}")
         run_task.add_done_callback(lambda _: events.add(None))
         try:
             while (event := await events.get()) is not None:
@@ -371,17 +355,25 @@ class Agent:
         """Return the messages of a run, in OpenAI's format."""
         return (await Run.load(run_id, self.library.engine.store)).messages
 
-    async def runs(self) -> list[str]:
-        """Return the ids of the runs in the store, latest first."""
-        store = self.library.engine.store
-        return [stream.removeprefix(RUN_PREFIX) for stream in await store.list_streams(RUN_PREFIX)]
+    async def runs(self, limit: int = 100) -> list[StoredRun]:
+        """Return the latest runs in the store, the last one first."""
+        return await Run.list_stored(self.library.engine.store, limit)
 
     # Stages of a run
 
     async def _start_run(
-        self, run: Run, on_event: OnEvent | None, budget: RunBudget, output: OutputType | None = None
+        self,
+        run: Run,
+        on_event: OnEvent | None,
+        budget: RunBudget,
+        output: OutputType | None = None,
+        *,
+        deps: Any = None,
+        settings: ModelSettings | None = None,
     ) -> ActiveRun:
-        engine, memory = self.library.engine, None
+        engine, memory, model = self.library.engine, None, self.model
+        if settings or self._settings:
+            model = ModelWithSettings(model, {**self._settings, **check_settings(settings)})
         if self._unchecked_tools:
             await engine.wait_for_discovery()
             self._check_tools()
@@ -400,8 +392,9 @@ class Agent:
             principal=self._toolbox.principal,
             memory=memory,
             policy=policy_of_run(run, engine.policy if self.policy is None else self.policy, engine.registry),
-            model=BudgetedModel(self.model, budget),
+            model=BudgetedModel(model, budget),
             budget=budget,
+            deps=deps,
         )
         permissions, snapshot = self._toolbox.permissions, engine.registry.snapshot()
         run.context.available_tools = [*map(permissions.permitted_spec, permissions.select_tools(snapshot).values())]
@@ -410,7 +403,7 @@ class Agent:
             reply_format = DecisionFormat()
         return ActiveRun(
             run,
-            model=BudgetedModel(self.model, budget, asks_for_more=True),
+            model=BudgetedModel(model, budget, asks_for_more=True),
             calls=calls,
             toolbox=self._toolbox,
             requests=RunRequests(run, engine, budget, self.person),

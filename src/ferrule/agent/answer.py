@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
+from datetime import datetime
 from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar, cast
@@ -400,9 +401,14 @@ class AgentAnswer(Generic[OutputT]):
         unfinished run.
         """
         if not self.is_finished:
-            why = f": {self.reason.rstrip('.')}" if self.reason else ""
-            next_step = " Continue it with agent.resume(…)." if self.state is AgentState.WAITING else ""
-            raise SetupError(f"The run {self.run_id!r} has no output: it is {self.state.value}{why}.{next_step}")
+            reason = f": {self.reason.rstrip('.')}." if self.reason else "."
+            next_step = f" Continue it with agent.resume({self.run_id!r}, …)."
+            match self.state:
+                case AgentState.STOPPED:
+                    raise SetupError(f"The run stopped without an output{reason}")
+                case AgentState.WAITING:
+                    raise SetupError(f"The run has no output yet, because it waits for a person{reason}{next_step}")
+            raise SetupError(f"The run was interrupted before it had an output{reason}{next_step}")
         return cast(OutputT, self.text if self.value is NO_OUTPUT else self.value)
 
     @property
@@ -469,6 +475,19 @@ class AgentAnswer(Generic[OutputT]):
             "reason": self.reason,
             "errors": list(self.errors),
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRun:
+    """A run in the store, in a list of runs."""
+
+    run_id: str
+    state: AgentState
+    task: str
+    reason: str
+    """Why it stopped or was interrupted."""
+    written_at: datetime
+    """When its last entry was written."""
 
 
 # Events that an interface can show while a run is in progress

@@ -129,11 +129,12 @@ class RunCalls:
         memory: RunMemory | None = None,
         model: Model | None = None,
         budget: RunBudget | None = None,
+        deps: Any = None,
     ) -> None:
         """`caller` makes the calls, for the agent with this `name`. They end in time for the `budget`, if there is one.
 
-        `policy` decides instead of the engine's. `model` combines the answers where several tools do one job. Tools
-        find the language of the `task` among the variables of their context.
+        `policy` decides instead of the engine's. `model` combines the answers where several tools do one job. Tools get
+        `deps` in their context, and find the language of the `task` among its variables.
         """
         self.run_id, self.engine, self.caller, self.memory, self._budget = run_id, engine, caller, memory, budget
         self._context = ToolExecutionContext(
@@ -147,6 +148,7 @@ class RunCalls:
             policy=policy,
             model=model,
             priority=0 if budget is None else budget.limits.priority,
+            deps=deps,
         )
         self._results: list[ToolExecutionResult] = []
         self._records: dict[str, ToolCallRecord] | None = None

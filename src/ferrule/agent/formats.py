@@ -16,7 +16,15 @@ from ferrule.agent.prompts import contextual_decision_prompt
 from ferrule.agent.run import Run
 from ferrule.agent.toolbox import ToolOffer
 from ferrule.core.content import MAX_DEPTH, as_text, encode_json, is_nested_deeper
-from ferrule.core.messages import Message, ToolCall, assistant_message, user_message
+from ferrule.core.messages import (
+    TOKENS_OF_IMAGE,
+    Message,
+    ToolCall,
+    assistant_message,
+    count_images,
+    text_of_message,
+    user_message,
+)
 from ferrule.core.model import EndReply, Model, ModelReply, ModelRequest, can_end_reply
 from ferrule.core.names import model_name
 from ferrule.core.patterns import lazy_pattern
@@ -99,15 +107,18 @@ def compact_messages(messages: Sequence[Message], budget: int, task: str) -> lis
         head = [message for message in head if not _OMISSION.fullmatch(str(message["content"]))]
         question = next((m for m in reversed(omitted) if m["role"] == "user" and m["content"] == task), None)
         note = user_message(f"[{before + dropped} earlier turns of this task are left out here.]")
-        head = [*head, note, *([question] if question is not None else ())]
+        head = [*head, note, *filter(count_images, omitted), *([question] if question is not None else ())]
     return [*head, *(message for turn in turns[dropped:] for message in turn)]
 
 
 def estimate_message_tokens(message: Message) -> int:
-    content = message.get("content")
-    text = content if isinstance(content, str) else "" if content is None else encode_json(content).decode()
-    calls = message.get("tool_calls")
-    return 4 + estimate_tokens(text) + (estimate_tokens(encode_json(calls).decode()) if calls else 0)
+    calls, images = message.get("tool_calls"), count_images(message) * TOKENS_OF_IMAGE
+    return (
+        4
+        + images
+        + estimate_tokens(text_of_message(message))
+        + (estimate_tokens(encode_json(calls).decode()) if calls else 0)
+    )
 
 
 def _split_turns(messages: Sequence[Message]) -> tuple[list[Message], list[list[Message]]]:
@@ -220,7 +231,8 @@ class DecisionFormat:
         tools = sorted(run.context.available_tools, key=lambda spec: spec.tool_id not in visible)
         prompt = self.create_contextual_decision_prompt(replace(run.context, available_tools=tools))
         corrections = [m for m in run.messages[-1:] if m["role"] == "user" and m["content"] != run.task]
-        return ModelRequest(messages=[*run.messages[:1], user_message(prompt), *corrections])
+        images = filter(count_images, run.messages)
+        return ModelRequest(messages=[*run.messages[:1], *images, user_message(prompt), *corrections])
 
     def parse(self, run: Run, reply: ModelReply, offer: ToolOffer) -> ParsedReply:
         if reply.tool_calls:

@@ -341,7 +341,10 @@ _SEARCHES_THE_WEB: Final = frozenset({"search", "web"})
 def suggest_missing_setup(question: str, waiting: Iterable[Tool]) -> str:
     """Return what could answer a question that no tool fits: a tool that is not set up, or a language model."""
     texts, words = SETUP_SUGGESTIONS[detect_language(question)], significant_terms(question)
-    matches = {tool: _count_matches(words, _terms_of_tool(tool.spec)) for tool in waiting if tool.needs}
+    matches = {}
+    for tool in (tool for tool in waiting if tool.needs):
+        text = f"{tool.id} {' '.join(tool.spec.tags)} {first_sentence(tool.spec.description)}"
+        matches[tool] = _count_matches(words, {*extract_terms(text)})
     actions = [action.partition("__")[0] for action, *_ in find_tool_phrases(question)]
     table = DATA_FILE.search(question)
     best = next((t for t in matches if t.id in actions or (table and table[1].lower() in t.spec.tags)), None)
@@ -384,7 +387,3 @@ def _count_matches(words: Sequence[str], terms: Collection[str]) -> int:
 def _terms_of_action(spec: ToolSpec, capability: ToolCapability) -> set[str]:
     description = first_sentence(capability.description or spec.description)
     return {*extract_terms(f"{spec.tool_id} {capability.name} {description}")}
-
-
-def _terms_of_tool(spec: ToolSpec) -> set[str]:
-    return {*extract_terms(f"{spec.tool_id} {' '.join(spec.tags)} {first_sentence(spec.description)}")}

@@ -22,10 +22,12 @@ import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, Final
 from uuid import uuid4
 
-from ferrule.agent.answer import NO_OUTPUT, NO_TOOL, AgentAnswer, AgentState, Plan, StepResult
+from ferrule.agent.answer import NO_OUTPUT, NO_TOOL, AgentAnswer, AgentState, Plan, StepResult, StoredRun
 from ferrule.catalog.model_schemas import estimate_schema_tokens
 from ferrule.core.content import as_text
 from ferrule.core.messages import (
@@ -150,7 +152,7 @@ class Run:
     def topic(self) -> str:
         """Return the text that tools are searched by: the task, after the question to which it may be a follow-up."""
         if self._topic is None:
-            texts = [text_of_message(message) for message in self.messages if message["role"] == "user"]
+            texts = [t for m in self.messages if m["role"] == "user" and (t := text_of_message(m))]
             if self.task not in texts:
                 return self.task
             earlier = texts[: texts.index(self.task)][-1:]
@@ -367,6 +369,16 @@ class Run:
             if run.state is AgentState.RUNNING:
                 run.state, run.reason = AgentState.INTERRUPTED, "its process ended before the run did"
         return run
+
+    @classmethod
+    async def list_stored(cls, store: ToolKnowledgeStore, limit: int) -> list[StoredRun]:
+        """Return the latest runs in the store, the last one first."""
+        runs = []
+        for stream, written_at in islice((await store.list_streams(RUN_PREFIX)).items(), limit):
+            run = await cls.load_and_detect_interruption(stream.removeprefix(RUN_PREFIX), store)
+            at = datetime.fromtimestamp(written_at, UTC)
+            runs.append(StoredRun(run_id=run.id, state=run.state, task=run.task, reason=run.reason, written_at=at))
+        return runs
 
     def _replay(self, entry: Mapping[str, Any]) -> None:
         kind = entry.get("kind")

@@ -136,7 +136,7 @@ class ActiveRun:
         except ValueError as error:
             self.rejected_outputs += 1
             if self.rejected_outputs >= MAX_OUTPUT_ATTEMPTS:
-                self.stop(f"the model gave no answer of the type {output.name}: {error}")
+                self.stop(f"the model's answer was not of type {output.name} ({error})")
             else:
                 run.add(user_message(f"This is not an answer of the required form: {error}.\n\n{output.instruction}"))
         else:

@@ -15,7 +15,8 @@ from urllib.parse import parse_qs, urlsplit
 import typer
 
 from ferrule.cli import printing
-from ferrule.cli.mcp import File, Server, choose_file, find_server, find_trusted_server, mcp_app, require_accepted
+from ferrule.cli.mcp import File, Server, choose_file, find_server, find_trusted_server, require_accepted
+from ferrule.cli.mcp_install import mcp_app
 from ferrule.cli.session import AsJson, fail, run, run_with_store
 from ferrule.cli.terminal import confirm, echo, print_error
 from ferrule.core.content import encode_json

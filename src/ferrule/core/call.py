@@ -11,13 +11,20 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from ferrule.core.content import Content, Output, as_text
 from ferrule.core.model import Model
 from ferrule.core.permission import LOCAL_USER, CallPolicy, Principal
 from ferrule.core.spec import Effects, Tool, ToolCapability
 from ferrule.errors import CANCELLED, TIMEOUT, SetupError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    DepsT = TypeVarWithDefault("DepsT", default=Any)
+else:
+    DepsT = TypeVar("DepsT")
 
 
 class DefaultTimeout(float):
@@ -32,11 +39,11 @@ CALLER_PLANNER: Final = "planner"
 
 
 @dataclass(slots=True, kw_only=True)
-class ToolExecutionContext:
+class ToolExecutionContext(Generic[DepsT]):
     """Who calls, for which conversation or workflow, and under which conditions.
 
     A tool function that has a parameter of this type receives the context of its call; the parameter is not part of
-    the tool's schema.
+    the tool's schema. `RunContext[MyDeps]` is the same type, for a tool that uses the dependencies of a run.
     """
 
     caller_id: str | None = None
@@ -69,6 +76,8 @@ class ToolExecutionContext:
     """Decides about the call, and about those that tools make; None = the engine's."""
     model: Model | None = field(default=None, repr=False, compare=False)
     """The run's model, which combines the answers of several tools; None = the hub's."""
+    deps: DepsT = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
+    """What the caller passed to `agent.run(…, deps=…)`, for tools alone; never stored, and not shown to models."""
 
     @classmethod
     def for_conversation(cls, agent_id: str, conversation_id: str, **kwargs: Any) -> ToolExecutionContext:
@@ -104,6 +113,9 @@ class ToolExecutionContext:
                 "await context.call_tool(…). A tool with isolation='inline' can call no other tools."
             )
         return call(tool_name, dict(params or {}), action)
+
+
+RunContext = ToolExecutionContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,13 +257,15 @@ class ToolExecutionResult:
         return signal if isinstance(signal, str) else None
 
     @property
+    def value(self) -> Any:
+        """Return what the tool returned, as JSON: `3`, where `output` is `{"result": 3}`."""
+        is_wrapped = set(self.output) == {"result"} or self.output.get("truncated")
+        return self.output["result"] if is_wrapped else self.output
+
+    @property
     def text(self) -> str:
         """Return the result, or the error, as a model should read it."""
-        if not self.is_success:
-            return self.error or self.error_type or "failed"
-        if set(self.output) == {"result"} or self.output.get("truncated"):
-            return as_text(self.output["result"])
-        return as_text(self.output)
+        return as_text(self.value) if self.is_success else self.error or self.error_type or "failed"
 
     def may_have_taken_effect(self, *effects: Effects) -> bool:
         """Return whether this failed call may have had a side effect, so that nothing else may be tried in its place.

@@ -363,7 +363,10 @@ def _to_json(
         return CUT_MARK
     inner = default, depth - 1, above | {id(value)}
     if isinstance(value, dict):
-        return {_key_to_text(key): _to_json(item, *inner) for key, item in dict.items(value)}
+        return {
+            json.dumps(key) if key is None or isinstance(key, bool) else safe_str(key): _to_json(item, *inner)
+            for key, item in dict.items(value)
+        }
     if isinstance(value, (list, tuple)):
         return [_to_json(item, *inner) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -371,7 +374,3 @@ def _to_json(
     if isinstance(value, Enum):
         return _to_json(value.value, *inner)
     return _to_json(value.isoformat() if isinstance(value, (date, time)) else default(value), *inner)
-
-
-def _key_to_text(key: Any) -> str:
-    return json.dumps(key) if key is None or isinstance(key, bool) else safe_str(key)

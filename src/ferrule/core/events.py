@@ -1,9 +1,9 @@
 """Events of the engine and their delivery to subscribers.
 
-Subscribers watch; they cannot change a call, break it or slow it down. Async callbacks receive their events in a task
-of their own. Sync callbacks are called directly while they are quick: one that takes longer than 10 ms is called from
-a thread of its own from then on, unless it needs the context of the task that emits. Each subscriber receives its
-events in order. When its queue is full, the oldest events are dropped, which is logged.
+Subscribers watch; they cannot change a call or break it. Sync callbacks are called by the task that emits: one that
+takes longer than 10 ms is named in a warning. Async callbacks receive their events in a task of their own, which slows
+nothing down. Each subscriber receives its events in order. When its queue is full, the oldest events are dropped, which
+is logged.
 """
 
 from __future__ import annotations
@@ -129,12 +129,10 @@ class EventBus:
         """Those that may get events of a type: their filters name it, or are functions, or there is none."""
         self.has_async_subscribers = False
 
-    def subscribe(
-        self, callback: EventCallback, event_filter: EventFilter | None = None, *, in_task: bool = False
-    ) -> Callable[[], None]:
+    def subscribe(self, callback: EventCallback, event_filter: EventFilter | None = None) -> Callable[[], None]:
         """Call `callback` with each event the filter accepts; returns a function that ends the subscription.
 
-        `in_task`: a sync callback is always called in the task that emits, because it uses the task's context.
+        A sync callback is called by the task that emits, an async one in a task of its own.
         """
         if not callable(callback):
             raise TypeError(f"a subscriber must be a function that takes an event, not {callback!r}")
@@ -145,7 +143,7 @@ class EventBus:
         ):
             subscriber = _AsyncSubscriber(callback, accepts)
         else:
-            subscriber = _SyncSubscriber(callback, accepts, in_task=in_task)
+            subscriber = _Subscriber(callback, accepts)
         if isinstance(event_filter, ToolEngineEventType):
             subscriber.types = frozenset({event_filter})
         elif event_filter is not None and not callable(event_filter):
@@ -213,7 +211,7 @@ class EventBus:
             await asyncio.sleep(0.001)
 
     async def aclose(self) -> None:
-        """Deliver all events so far, then end the threads and tasks of subscribers, which stay subscribed."""
+        """Deliver all events so far, then end the tasks of subscribers, which stay subscribed."""
         await self.drain()
         for subscriber in self._subscribers:
             subscriber.release()
@@ -255,72 +253,16 @@ class RunEvents:
 
 
 class _Subscriber:
-    """Delivers events to one callback, in order."""
+    """Calls one callback with the events that it gets."""
 
-    deliver: Callable[[ToolEngineEvent], None]
     types: frozenset[ToolEngineEventType] | None = None
     """The only types it gets, if its filter names them."""
 
     def __init__(self, callback: EventCallback, accepts: Predicate | None) -> None:
         self.callback, self._accepts = callback, accepts
-        self._queue: deque[ToolEngineEvent] = deque()
-        self._busy = False
-        self._dropped = 0
+        self._is_slow = False
 
-    @property
-    def has_pending(self) -> bool:
-        return bool(self._queue) or self._busy
-
-    def release(self) -> None:
-        """End what delivers events until the next one."""
-
-    def close(self) -> None:
-        """Drop what is queued and deliver nothing more."""
-        self._queue.clear()
-        self.release()
-
-    def _log_failure(self, event: ToolEngineEvent) -> None:
-        logger.exception("subscriber=<%r>, event=<%s> | failed", self.callback, event.event_type.value)
-
-    def _enqueue(self, event: ToolEngineEvent) -> None:
-        if len(self._queue) >= MAX_QUEUE_LENGTH:
-            self._queue.popleft()
-            self._dropped += 1
-            if self._dropped.bit_count() == 1:  # 1, 2, 4, 8 …: does not flood the log
-                logger.warning(
-                    "subscriber=<%r>, dropped=<%d> | too slow, oldest events dropped", self.callback, self._dropped
-                )
-        self._queue.append(event)
-
-
-class _SyncSubscriber(_Subscriber):
-    """Calls the callback directly. After one slow call it uses a thread that runs while there are events."""
-
-    def __init__(self, callback: EventCallback, accepts: Predicate | None, *, in_task: bool) -> None:
-        super().__init__(callback, accepts)
-        self._in_task = in_task
-        self._lock = threading.Lock()
-        self._slow = False
-        self.deliver = self._call
-
-    def _deliver_in_thread(self, event: ToolEngineEvent) -> None:
-        with self._lock:
-            self._enqueue(event)
-            is_running, self._busy = self._busy, True
-        if not is_running:
-            threading.Thread(target=self._run, name="ferrule-subscriber", daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                if not self._queue:
-                    self._busy = False
-                    return
-                event = self._queue.popleft()
-            with contextlib.suppress(KeyboardInterrupt):  # of the callback: a thread never gets Ctrl-C
-                self._call(event)
-
-    def _call(self, event: ToolEngineEvent) -> None:
+    def deliver(self, event: ToolEngineEvent) -> None:
         started = time.perf_counter()
         try:
             if self._accepts is None or self._accepts(event):
@@ -333,9 +275,26 @@ class _SyncSubscriber(_Subscriber):
         except BaseException:  # its own cancellation or SystemExit does not end the call it watches
             self._log_failure(event)
         seconds = time.perf_counter() - started
-        if seconds > SLOW_CALLBACK_SECONDS and not self._slow and not self._in_task:
-            logger.info("subscriber=<%r>, seconds=<%.3f> | slow, gets its own thread", self.callback, seconds)
-            self._slow, self.deliver = True, self._deliver_in_thread
+        if seconds > SLOW_CALLBACK_SECONDS and not self._is_slow:
+            self._is_slow = True
+            logger.warning(
+                "subscriber=<%r>, seconds=<%.3f> | slow, and every call waits for it: subscribe an async function",
+                self.callback,
+                seconds,
+            )
+
+    @property
+    def has_pending(self) -> bool:
+        return False
+
+    def release(self) -> None:
+        """End what delivers events until the next one."""
+
+    def close(self) -> None:
+        """Drop what is queued and deliver nothing more."""
+
+    def _log_failure(self, event: ToolEngineEvent) -> None:
+        logger.exception("subscriber=<%r>, event=<%s> | failed", self.callback, event.event_type.value)
 
 
 class _AsyncSubscriber(_Subscriber):
@@ -343,12 +302,25 @@ class _AsyncSubscriber(_Subscriber):
 
     def __init__(self, callback: EventCallback, accepts: Predicate | None) -> None:
         super().__init__(callback, accepts)
+        self._queue: deque[ToolEngineEvent] = deque()
+        self._busy = False
+        self._dropped = 0
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.deliver = self._deliver_in_task
 
-    def _deliver_in_task(self, event: ToolEngineEvent) -> None:
-        self._enqueue(event)
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._queue) or self._busy
+
+    def deliver(self, event: ToolEngineEvent) -> None:
+        if len(self._queue) >= MAX_QUEUE_LENGTH:
+            self._queue.popleft()
+            self._dropped += 1
+            if self._dropped.bit_count() == 1:  # 1, 2, 4, 8 …: does not flood the log
+                logger.warning(
+                    "subscriber=<%r>, dropped=<%d> | too slow, oldest events dropped", self.callback, self._dropped
+                )
+        self._queue.append(event)
         if self._busy and self._loop is not None and self._loop.is_closed():
             self._busy = False  # the task ended with its loop
         if self._busy:
@@ -360,6 +332,10 @@ class _AsyncSubscriber(_Subscriber):
                 self._loop.call_soon_threadsafe(self._start, self._loop)
             return
         self._start(loop)
+
+    def close(self) -> None:
+        self._queue.clear()
+        self.release()
 
     def release(self) -> None:
         task, loop = self._task, self._loop

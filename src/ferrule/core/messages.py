@@ -7,14 +7,17 @@ and people already have them. The functions here build them.
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from ferrule.core.content import encode_json
+from ferrule.core.content import Image, encode_json
 
 Message: TypeAlias = dict[str, Any]
 """`{"role": "system" | "user" | "assistant" | "tool", "content": …}`, with `tool_calls` or `tool_call_id`."""
+TOKENS_OF_IMAGE = 1_000
+"""What an image counts as in estimates."""
 Schema: TypeAlias = dict[str, Any]
 """A function schema: `{"type": "function", "function": {"name": …, "description": …, "parameters": …}}`."""
 
@@ -63,6 +66,17 @@ def system_message(text: str) -> Message:
 
 def user_message(text: str) -> Message:
     return {"role": "user", "content": text}
+
+
+def image_message(images: Iterable[Image]) -> Message:
+    """Return the user's images as one message, before the message with the text about them."""
+    urls = (f"data:{image.mime_type};base64,{b64encode(image.data).decode()}" for image in images)
+    return {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}} for url in urls]}
+
+
+def count_images(message: Message) -> int:
+    content = message.get("content")
+    return sum(isinstance(part, dict) and "image_url" in part for part in content) if isinstance(content, list) else 0
 
 
 def assistant_message(text: str = "", calls: Iterable[ToolCall] = ()) -> Message:

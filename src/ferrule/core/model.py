@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+import logging
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict, cast
 
 from ferrule.core.messages import Message, Schema, ToolCall, Usage, user_message
+from ferrule.core.names import did_you_mean
+from ferrule.errors import SetupError
+
+logger = logging.getLogger("ferrule.models")
 
 ToolChoice: TypeAlias = Literal["auto", "required", "none"]
 FinishReason: TypeAlias = Literal["stop", "tool_calls", "length", "refused"]
@@ -36,6 +42,29 @@ class ModelRequest:
     def of(cls, request: ModelRequest | str) -> ModelRequest:
         """Return a request; a text is a request with this text as the user's message."""
         return cls(messages=[user_message(request)]) if isinstance(request, str) else request
+
+
+class ModelSettings(TypedDict, total=False):
+    """How a model generates its replies."""
+
+    temperature: float
+    """From 0 (the most likely words) to 2."""
+    max_tokens: int
+    """The most tokens of one reply."""
+
+
+def check_settings(settings: Mapping[str, Any] | None) -> ModelSettings:
+    """Return the settings. Raises SetupError for a setting that does not exist, and for an impossible value."""
+    for name, value in (settings or {}).items():
+        names = list(ModelSettings.__annotations__)
+        if name not in names:
+            hint = did_you_mean(name, names) or f" The settings are: {', '.join(names)}."
+            raise SetupError(f"There is no model setting {name!r}.{hint}")
+        low, high, kind = (0, 2, (int, float)) if name == "temperature" else (1, math.inf, int)
+        if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
+            what = "a number from 0 to 2" if name == "temperature" else "a whole number above 0"
+            raise SetupError(f"The model setting {name} must be {what}, not {value!r}.")
+    return cast(ModelSettings, dict(settings or {}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +112,13 @@ def selects_tools(model: Model) -> bool:
     return bool(getattr(model, "selects_tools", False))
 
 
+def ignored_settings(model: Model) -> Collection[str]:
+    """Return the settings that a model ignores, as its attribute `ignored_settings` names them."""
+    return getattr(model, "ignored_settings", ())
+
+
 class ModelWrapper:
-    """A model that asks another one, whose name and abilities it has. Subclasses add `generate`."""
+    """A model that asks another one, whose name, abilities and methods it has. Subclasses add `generate`."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -93,14 +127,22 @@ class ModelWrapper:
     def name(self) -> str:
         return self.model.name
 
-    @property
-    def can_reason(self) -> bool:
-        return can_reason(self.model)
+    def __getattr__(self, name: str) -> Any:
+        if name == "model":  # it is being copied or unpickled
+            raise AttributeError(name)
+        return getattr(self.model, name)
 
-    @property
-    def can_end_reply(self) -> bool:
-        return can_end_reply(self.model)
 
-    @property
-    def selects_tools(self) -> bool:
-        return selects_tools(self.model)
+class ModelWithSettings(ModelWrapper):
+    """A model whose requests have these settings, unless a request has its own."""
+
+    def __init__(self, model: Model, settings: ModelSettings) -> None:
+        super().__init__(model)
+        self._settings = settings
+        for name in ignored_settings(model):
+            if name in settings:
+                logger.warning("model=<%s>, setting=<%s> | has no such setting: it has no effect", model.name, name)
+
+    async def generate(self, request: ModelRequest, on_text: TextSink | None = None) -> ModelReply:
+        missing = {name: value for name, value in self._settings.items() if getattr(request, name) is None}
+        return await self.model.generate(replace(request, **missing), on_text)  # type: ignore[arg-type]

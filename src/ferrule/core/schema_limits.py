@@ -411,7 +411,10 @@ def _too_costly() -> SpecError:
 
 def _own_cost(schema: JsonSchema) -> int:
     dependent = [schema.get("dependentRequired"), schema.get("dependencies")]
-    options = sum(map(_count_option_checks, read_list_keyword("enum", schema)))
+    options = sum(
+        _OPTION_CHECKS[float] if _is_long_number(option) else _OPTION_CHECKS.get(type(option), 0)
+        for option in read_list_keyword("enum", schema)
+    )
     names = sum(len(each) for each in dependent if isinstance(each, dict))  # each is looked up in every value
     backtracking = sum(map(_needs_backtracking, _patterns_of(schema)))
     numbers = sum(_is_long_number(schema.get(keyword)) for keyword in _NUMBER_LIMITS) * _LONG_NUMBER_CHECKS
@@ -422,10 +425,6 @@ def _own_cost(schema: JsonSchema) -> int:
 def _reading_cost(schema: JsonSchema) -> int:
     names = len(read_list_keyword("enum", schema)) + len(read_list_keyword("required", schema))
     return 1 + names // _NAMES_PER_CHECK
-
-
-def _count_option_checks(option: Any) -> int:
-    return _OPTION_CHECKS[float] if _is_long_number(option) else _OPTION_CHECKS.get(type(option), 0)
 
 
 def _is_long_number(value: Any) -> bool:

@@ -435,11 +435,9 @@ class ToolEngine:
 
     # Events and records
 
-    def subscribe(
-        self, callback: EventCallback, event_filter: EventFilter | None = None, *, in_task: bool = False
-    ) -> Callable[[], None]:
+    def subscribe(self, callback: EventCallback, event_filter: EventFilter | None = None) -> Callable[[], None]:
         """Call `callback` with every event (or those that pass the filter); returns a function that unsubscribes."""
-        return self.events.subscribe(callback, event_filter, in_task=in_task)
+        return self.events.subscribe(callback, event_filter)
 
     def unsubscribe(self, callback: EventCallback) -> bool:
         return self.events.unsubscribe(callback)

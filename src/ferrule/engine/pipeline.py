@@ -327,8 +327,9 @@ class CallPipeline:
         call.payment = payment if isinstance(payment, Payment) else None
 
     def _find_cached(self, call: RunningCall, action: PreparedAction) -> Output | None:
-        # What a tool does with an approval is for that call alone: it may itself have asked for it.
-        if not action.effects.cacheable or call.approval is not None:
+        # What a tool does with an approval is for that call alone: it may itself have asked for it. And a result may
+        # be made of the dependencies of one run, which are not in the key.
+        if not action.effects.cacheable or call.approval is not None or call.context.deps is not None:
             call.disable_caching()
             return None
         call.cache_key = self._cache.key(action.tool, action.capability, call.params, call.principal, call.policy)

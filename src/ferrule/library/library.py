@@ -28,6 +28,7 @@ from ferrule.core.spec import FunctionToolSpec, MCPServerSpec, Tool, ToolCapabil
 from ferrule.engine import ToolEngine, ToolEngineConfig
 from ferrule.engine.plugins import PluginContext, ToolPlugins
 from ferrule.errors import CallError, SetupError
+from ferrule.http.guard import AddressGuard
 from ferrule.hub import HubConfig, Synthesizer, ToolHub
 from ferrule.kinds.function.tools import make_tool_per_action, tool_of
 from ferrule.kinds.openapi.tool import read_openapi
@@ -104,6 +105,7 @@ class UnifiedToolLibrary:
         concurrency: ConcurrencyConfig | None = None,
         engine: ToolEngine | None = None,
         on_elicit: OnElicit | None = None,
+        address_guard: AddressGuard | None = None,
         policy: CallPolicy | None = None,
         prices: PriceList | None = None,
         budgets: Sequence[Budget] = (),
@@ -114,17 +116,20 @@ class UnifiedToolLibrary:
     ) -> None:
         """`policy` decides about every call whose caller has no policy. `tenant` is whose failures the runs
         of this library learn from; an agent may have its own. `model` combines the answers where several tools do one
-        job; an agent uses its own. `hub` configures that. Tools are described in the `language`: `en` or `zh`.
+        job; an agent uses its own. `hub` configures that. `address_guard` says which addresses tools may reach.
+        Tools are described in the `language`: `en` or `zh`.
         """
-        if engine is not None and not (policy is None and prices is None and not budgets):
+        if engine is not None and (policy or prices or budgets or address_guard):
             raise SetupError(
-                "Give policy, prices and budgets to the engine: this library uses an engine that exists already."
+                "Give policy, prices, budgets and address_guard to the engine: this library uses an engine that exists "
+                "already."
             )
         self.engine = engine or ToolEngine(
             config,
             store=store,
             concurrency=concurrency,
             on_elicit=on_elicit,
+            address_guard=address_guard,
             policy=policy,
             prices=prices,
             budgets=budgets,

@@ -217,6 +217,8 @@ class AnthropicModel:
     `temperature` is not sent: Anthropic's API no longer has it.
     """
 
+    ignored_settings = ("temperature",)
+
     def __init__(
         self, model: str, *, base_url: str | None = None, api_key: str | None = None, max_tokens: int = 16_384
     ) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar, get_args
 
 from ferrule.core.content import MAX_DEPTH, encode_json, is_nested_deeper, replace_surrogates
-from ferrule.core.messages import ToolCall, Usage
+from ferrule.core.messages import TOKENS_OF_IMAGE, ToolCall, Usage, count_images, text_of_message
 from ferrule.core.model import FinishReason, ModelReply, ModelRequest, TextSink
 from ferrule.core.secrets import Secrets, StreamFilter, select_likely
 from ferrule.errors import ModelError
@@ -141,7 +141,9 @@ def _check_usage(reply: ModelReply, request: ModelRequest) -> Usage:
 
 
 def _estimate_input(request: ModelRequest) -> int:
-    return estimate_tokens(encode_json([list(request.messages), list(request.tools)]).decode())
+    images = sum(map(count_images, request.messages))
+    messages = [{**m, "content": text_of_message(m)} if count_images(m) else m for m in request.messages]
+    return estimate_tokens(encode_json([messages, list(request.tools)]).decode()) + images * TOKENS_OF_IMAGE
 
 
 def _estimate_output(reply: ModelReply) -> int:

@@ -85,9 +85,6 @@ class RetryingModel(ModelWrapper):
             await self._sleep(wait)
             attempt += 1
 
-    async def aclose(self) -> None:
-        await close_model(self.model)
-
     async def _generate_once(self, request: ModelRequest, on_text: TextSink | None) -> ModelReply:
         try:
             async with asyncio.timeout(self.timeout) as limit:

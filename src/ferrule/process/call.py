@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from typing import Any
 
 from ferrule.core.call import Invocation, ToolExecutionContext
 from ferrule.core.schema import FunctionSignature
@@ -26,6 +27,7 @@ from ferrule.process.protocol import (
     FunctionNotLoaded,
     FunctionResult,
     FunctionStarted,
+    MissingDeps,
     NestedReply,
     NestedRequest,
     ProcessEnvironment,
@@ -37,8 +39,8 @@ from ferrule.process.worker_process import WorkerProcess
 
 logger = logging.getLogger("ferrule.process")
 
-_NOT_SENT = ("variables", "memory", "policy", "is_approved")
-"""Of a context: variables and the approval are sent separately, the others not at all."""
+_NOT_SENT = ("variables", "deps", "memory", "policy", "model", "is_approved")
+"""Of a context: variables, dependencies and the approval are sent separately, the others not at all."""
 _CONTEXT_FIELDS = [field.name for field in fields(ToolExecutionContext) if field.name not in _NOT_SENT]
 
 
@@ -135,11 +137,12 @@ def pack_arguments(function: RemoteFunction, invocation: Invocation) -> bytes:
     try:
         if isinstance(function.reference, FunctionCopy):
             return pickle_copy(_bind_arguments(function.signature, invocation))
-        arguments = CallArguments(invocation.params, {}, {}, False)
+        arguments = CallArguments(invocation.params, {}, {}, b"", False)
         if function.signature.context_parameter is not None:
             context, variables = invocation.context, _pickle_variables(invocation)
             values = {name: getattr(context, name) for name in _CONTEXT_FIELDS}
-            arguments = CallArguments(invocation.params, values, variables, context.is_approved)
+            deps = _pickle_deps(invocation, pickle.dumps)
+            arguments = CallArguments(invocation.params, values, variables, deps, context.is_approved)
         return pickle.dumps(arguments, pickle.HIGHEST_PROTOCOL)
     except InvalidArguments:
         raise
@@ -154,9 +157,19 @@ def _bind_arguments(signature: FunctionSignature, invocation: Invocation) -> Bou
     context = invocation.context
     if signature.context_parameter is not None:
         sendable = {name: context.variables[name] for name in _pickle_variables(invocation)}
-        context = replace(context, variables=sendable, memory=None, policy=None, model=None)
+        deps = pickle.loads(deps) if (deps := _pickle_deps(invocation, pickle_copy)) else None
+        context = replace(context, variables=sendable, deps=deps, memory=None, policy=None, model=None)
         context.is_approved = invocation.context.is_approved
     return BoundArguments(*signature.bind(invocation.params, context))
+
+
+def _pickle_deps(invocation: Invocation, dump: Callable[[Any], bytes]) -> bytes:
+    """Return a pickle of the run's dependencies, or of what says why they cannot be sent; empty if there are none."""
+    deps = invocation.context.deps
+    try:
+        return b"" if deps is None else dump(deps)
+    except Exception as error:  # pickle raises whatever the objects it meets raise
+        return pickle.dumps(MissingDeps(f"{type(deps).__name__} cannot be sent to a worker process ({error})"))
 
 
 def _pickle_variables(invocation: Invocation) -> dict[str, bytes]:

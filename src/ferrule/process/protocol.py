@@ -25,12 +25,12 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from ferrule import errors
 from ferrule.core.call import Progress, ToolExecutionResult
 from ferrule.core.content import Audio, Content, Image, Resource, Text, plain_json
-from ferrule.errors import ExecutionFailed, error_text
+from ferrule.errors import ExecutionFailed, SetupError, error_text
 from ferrule.process.function_reference import FunctionReference
 
 _LENGTH = struct.Struct(">Q")
@@ -76,7 +76,27 @@ class CallArguments(NamedTuple):
     """The fields of the execution context, for functions that have a parameter for it."""
     variables: dict[str, bytes]
     """Each a pickle of its own: one that cannot be read in the worker is left out."""
+    deps: bytes
+    """A pickle; empty if the run has no dependencies."""
     is_approved: bool
+
+
+class MissingDeps:
+    """Stands for the dependencies of a run in a worker process that cannot have them. Using it raises SetupError."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):  # Python asks for these itself
+            raise AttributeError(name)
+        raise SetupError(
+            f"The dependencies of this run are not available: {self.reason}. Write the tool as `async def`, or give it "
+            'isolation="thread".'
+        )
+
+    def __getitem__(self, key: Any) -> NoReturn:
+        self.__getattr__("")
 
 
 class BoundArguments(NamedTuple):

@@ -43,6 +43,7 @@ from ferrule.process.protocol import (
     FunctionNotLoaded,
     FunctionResult,
     FunctionStarted,
+    MissingDeps,
     NestedReply,
     NestedRequest,
     ProcessEnvironment,
@@ -130,7 +131,8 @@ class FunctionWorker:
             function = partial(function, *arguments.args, **arguments.kwargs)
         else:
             params = arguments.params
-            context = ToolExecutionContext(**arguments.context, variables=_read_variables(arguments.variables))
+            variables, deps = _read_variables(arguments.variables), _read_deps(arguments.deps)
+            context = ToolExecutionContext(**arguments.context, variables=variables, deps=deps)
             context.is_approved = arguments.is_approved
         invocation = Invocation(
             call_id=call.call_id,
@@ -321,6 +323,13 @@ def _read_arguments(call: FunctionCall) -> CallArguments | BoundArguments:
             "Pass plain values, or give the tool isolation='thread'."
         ) from error
     return arguments
+
+
+def _read_deps(pickled: bytes) -> Any:
+    try:
+        return pickle.loads(pickled) if pickled else None
+    except Exception as error:
+        return MissingDeps(f"they cannot be read in this worker process ({error})")
 
 
 def _read_variables(pickled: dict[str, bytes]) -> dict[str, Any]:

@@ -178,9 +178,9 @@ class ServerMetrics:
         self._tools: set[str] = set()
         self._failures = 0
         types = {ToolEngineEventType.APPROVAL_REQUESTED, ToolEngineEventType.APPROVAL_DECIDED}
-        engine.subscribe(self._count_call, {ToolEngineEventType.AFTER_TOOL_CALL}, in_task=True)
-        engine.subscribe(self._count_reply, {ToolEngineEventType.MODEL_ENDED}, in_task=True)
-        engine.subscribe(self._count_approval, types, in_task=True)
+        engine.subscribe(self._count_call, {ToolEngineEventType.AFTER_TOOL_CALL})
+        engine.subscribe(self._count_reply, {ToolEngineEventType.MODEL_ENDED})
+        engine.subscribe(self._count_approval, types)
 
     def render(self, living: Collection[str] = ()) -> bytes:
         """Return the metrics of all workers in Prometheus' text format; gauges of those that are `living`."""

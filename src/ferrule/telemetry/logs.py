@@ -51,7 +51,7 @@ def log_events(engine: ToolEngine) -> None:
     types = {ToolEngineEventType.AGENT_STARTED}
     if logger.isEnabledFor(logging.INFO):
         types |= {ToolEngineEventType.AFTER_TOOL_CALL, ToolEngineEventType.QUESTION_ENDED}
-    engine.subscribe(_log_event, types, in_task=True)
+    engine.subscribe(_log_event, types)
 
 
 class RedactedFormatter(logging.Formatter):

@@ -86,7 +86,7 @@ class Tracing:
         self._open: dict[str, tuple[Span, Context, Mapping[str, str]]] = {}
         """The spans that have not ended, with what was current before, by the id of a call or operation."""
         types = {*_OPERATIONS, *_OPERATIONS.values()}
-        self._unsubscribe = engine.subscribe(self._on_event, types, in_task=True)
+        self._unsubscribe = engine.subscribe(self._on_event, types)
 
     def close(self) -> None:
         """Send the spans so far, and make no more."""

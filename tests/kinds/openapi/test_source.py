@@ -140,6 +140,8 @@ async def test_what_the_configuration_allows_holds_for_documents_that_a_program_
         async with UnifiedToolLibrary() as library:
             with pytest.raises(SetupError, match="the document cannot be fetched"):
                 await library.register_openapi(f"{server.url}/openapi.json")
+        async with UnifiedToolLibrary(address_guard=AddressGuard(allowed_hosts=["127.0.0.1"])) as library:
+            assert (await library.register_openapi(f"{server.url}/openapi.json")).capabilities
 
 
 async def test_a_document_that_does_not_exist_is_an_error_of_its_registration():

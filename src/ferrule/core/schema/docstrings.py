@@ -85,10 +85,6 @@ def _parse_numpy_section(section: re.Match[str]) -> Entries:
     return [(name, entry) for match, entry in entries for name in re.findall(r"\w+", match[0].partition(":")[0])]
 
 
-def _parse_rest_field(field: re.Match[str]) -> Entries:
-    return [(field[1], inspect.cleandoc(field[2]))] if field[1] else []
-
-
 def _split_entries(
     lines: list[str], margin: int, entry: re.Pattern[str], first_line: Callable[[re.Match[str]], str]
 ) -> Iterable[tuple[re.Match[str], str]]:
@@ -110,7 +106,7 @@ def _indent_width(line: str) -> int:
 
 
 _STYLES: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Entries]], ...]] = (
-    (_REST_FIELD, _parse_rest_field),
+    (_REST_FIELD, lambda field: [(field[1], inspect.cleandoc(field[2]))] if field[1] else []),
     (_NUMPY_SECTION, _parse_numpy_section),
     (_GOOGLE_SECTION, _parse_google_section),
 )

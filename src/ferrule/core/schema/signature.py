@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NoReturn, Optional, TypeAlias, Union
 
 import orjson
 
-from ferrule.core.call import ToolExecutionContext
+from ferrule.core.call import RunContext, ToolExecutionContext
 from ferrule.core.content import Audio, Image, Output, Resource, Text, check_depth
 from ferrule.core.json_schema import JsonSchema, inline_definitions
 from ferrule.core.schema.binding import (
@@ -64,7 +64,12 @@ def read_function(fn: Callable[..., Any]) -> FunctionSignature:
     if return_annotation is not _EMPTY:
         annotations["return"] = return_annotation
     hints = resolve_hints(fn, annotations)
-    context = _find_context_parameter(fn, hints)
+    contexts = [name for name, hint in hints.items() if _is_context_hint(hint) and name != "return"]
+    if len(contexts) > 1:
+        raise SpecError(
+            f"function {callable_name(fn)!r} has several context parameters ({', '.join(contexts)}): keep one"
+        )
+    context = contexts[0] if contexts else None
     docs = parse_docstring(docstring_of(fn))
     parameters = [read_parameter(fn, p, hints.get(p.name, Any), docs.parameters) for p in declared if p.name != context]
     schema = _build_parameters_schema(parameters)
@@ -79,17 +84,10 @@ def read_function(fn: Callable[..., Any]) -> FunctionSignature:
     )
 
 
-def _find_context_parameter(fn: Callable[..., Any], hints: dict[str, Any]) -> str | None:
-    names = [name for name, hint in hints.items() if _is_context_hint(hint) and name != "return"]
-    if len(names) > 1:
-        raise SpecError(f"function {callable_name(fn)!r} has several context parameters ({', '.join(names)}): keep one")
-    return names[0] if names else None
-
-
 def _is_context_hint(hint: Any) -> bool:
     if not isinstance(hint, type) and get_origin(hint) in (Annotated, Union, types.UnionType):
         return any(_is_context_hint(option) for option in get_args(hint))
-    return hint is ToolExecutionContext
+    return hint is ToolExecutionContext or get_origin(hint) is ToolExecutionContext
 
 
 def _build_parameters_schema(parameters: Sequence[FunctionParameter]) -> JsonSchema:
@@ -330,7 +328,7 @@ def resolve_hints(fn: Callable[..., Any], annotations: dict[str, Any]) -> dict[s
 
 def _resolve_one_by_one(function: Any, annotations: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
     # Linters advise to import types under `if TYPE_CHECKING`, the context's among them: supply that one.
-    names = {ToolExecutionContext.__name__: ToolExecutionContext, **names}
+    names = {ToolExecutionContext.__name__: ToolExecutionContext, "RunContext": RunContext, **names}
     resolved: dict[str, Any] = {}
     for name, hint in annotations.items():
         try:

@@ -96,7 +96,12 @@ class _CodeReader:
             described.append(base.__qualname__)
             if is_user_code(base, cls):
                 self._add_file(vars(sys.modules.get(base.__module__, object)))
-                items = {name: value for name, value in vars(base).items() if _is_code_of_class(name, value)}
+                items = {
+                    name: value
+                    for name, value in vars(base).items()  # without notes of Python and libraries, such as `__doc__`
+                    if not (name[:2] == name[-2:] == "__")
+                    or isinstance(value, (FunctionType, staticmethod, classmethod, property))
+                }
                 described.append(self._describe_items(items))
         return described
 
@@ -155,12 +160,6 @@ def _select_functions(value: Any) -> dict[str, Any]:
         return {}
     functions = (FunctionType, MethodType, partial)
     return {n: v for n, v in attributes.items() if n == "__wrapped__" or isinstance(v, functions)}
-
-
-def _is_code_of_class(name: str, value: Any) -> bool:
-    """Return whether a value of a class is code, and not a note of Python or a library, such as `__doc__`."""
-    is_special = name.startswith("__") and name.endswith("__")
-    return not is_special or isinstance(value, (FunctionType, staticmethod, classmethod, property))
 
 
 def _find_names(code: CodeType) -> set[str]:

@@ -384,16 +384,12 @@ def _find_methods(cls: type) -> dict[str, Any]:
     for base in reversed(cls.__mro__):
         if is_user_code(base, cls):
             for name, value in vars(base).items():
-                if _is_method(value):
+                # Properties are read, not called; a class inside a class is not a method of it.
+                if isinstance(value, (staticmethod, classmethod)) or (inspect.isroutine(value) and callable(value)):
                     methods[name] = value
                 else:
                     methods.pop(name, None)
     return {name: method for name, method in methods.items() if not (name.startswith("__") and name.endswith("__"))}
-
-
-def _is_method(value: Any) -> bool:
-    # Properties are read, not called; a class inside a class is not a method of it.
-    return isinstance(value, (staticmethod, classmethod)) or (inspect.isroutine(value) and callable(value))
 
 
 def _unwrap_method(method: Any) -> Any:

@@ -289,6 +289,7 @@ class OfflineModel:
     name = "offline"
     can_reason = False
     selects_tools = True
+    ignored_settings = ("temperature", "max_tokens")
 
     def __init__(self) -> None:
         self._tools = OfferedToolsCache()

@@ -3,6 +3,6 @@
 from ferrule.kinds.mcp.relay import ask_client
 from ferrule.server.mcp.content import make_content_blocks
 from ferrule.server.mcp.names import HIDDEN_TOOLS
-from ferrule.server.mcp.server import McpServer, execute_named
+from ferrule.server.mcp.server import McpServer, execute_named, serve_stdio
 
-__all__ = ["HIDDEN_TOOLS", "McpServer", "ask_client", "execute_named", "make_content_blocks"]
+__all__ = ["HIDDEN_TOOLS", "McpServer", "ask_client", "execute_named", "make_content_blocks", "serve_stdio"]

@@ -18,13 +18,16 @@ from functools import lru_cache, partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
+from ferrule.core.aio import cancel_all
 from ferrule.core.call import CALLER_CONVERSATION_AGENT, Progress, ToolExecutionContext, ToolExecutionResult
 from ferrule.core.events import ToolEngineEventType
 from ferrule.core.names import did_you_mean
 from ferrule.core.permission import CallPolicy, Principal
 from ferrule.core.spec import Tool, ToolCapability
+from ferrule.engine import ToolEngineConfig
+from ferrule.engine.config import NO_FOLDER
 from ferrule.errors import APPROVAL_REQUIRED, FerruleError, SetupError, ToolNotFound
-from ferrule.kinds.mcp.relay import FIRST_MODERN_VERSION
+from ferrule.kinds.mcp.relay import FIRST_MODERN_VERSION, ask_client
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory import RunMemory
 from ferrule.memory.failures import POLICIES, FailureClassifier
@@ -38,6 +41,7 @@ from ferrule.server.mcp.requests import (
     ClientCall,
     IncomingRequest,
     PausedCalls,
+    StdioClient,
     connection_of,
 )
 from ferrule.server.mcp.resources_and_prompts import (
@@ -98,11 +102,14 @@ class McpServer:
         self._requests = ServerRequests(library, policy)
         self._changes = ChangeNotifications()
         self.sessions = McpSessions()
+        self._local_client: StdioClient | None = None
+        """The client on standard input, if it has folders to name."""
+        self._announcing: asyncio.Task[None] | None = None
         self._approvals = ApprovalQuestions(library.engine.approvals)
         library.engine.mcp.relays = True
         library.engine.mcp.change_listeners.append(self._changes.report)
         self._unsubscribe = library.engine.subscribe(
-            lambda _: self._changes.notify_clients("tools"), TOOL_CHANGE_EVENTS, in_task=True
+            lambda _: self._changes.notify_clients("tools"), TOOL_CHANGE_EVENTS
         )
 
     async def serve_stdio(self, *, max_message_size: int = MAX_MESSAGE_SIZE) -> None:
@@ -123,6 +130,8 @@ class McpServer:
     async def aclose(self) -> None:
         """End the calls that wait for answers of clients."""
         self._unsubscribe()
+        if self._announcing is not None:
+            await cancel_all([self._announcing])
         await self.paused_calls.aclose()
         await self._changes.aclose()
 
@@ -249,6 +258,22 @@ class McpServer:
         self._changes.add(connection)
         if context.request is not None:
             self.sessions.add(connection, context.request.scope["state"]["client"])
+        else:
+            self._announcing = asyncio.create_task(self._announce_roots(context))
+
+    async def _announce_roots(self, context: Any) -> None:
+        """Let the servers ask for the folders of the local client, if it has any, once its handshake has ended."""
+        await connection_of(context).initialized.wait()
+        key = self._client_key or connection_of(context)
+        client = StdioClient(context, self.find_principal(context), client_key=key)
+        if "roots" in client.capabilities:
+            self._local_client = client
+            await self.on_roots_changed()
+
+    async def on_roots_changed(self, *_: Any) -> None:
+        """Let the servers behind this one ask for the folders of the local client again."""
+        if self._local_client is not None:
+            await self._library.engine.mcp.use_roots_of(self._local_client)
 
     # Resources, prompts and completions
 
@@ -466,3 +491,20 @@ def _claim_standard_input() -> Iterator[BinaryIO]:
         yield open(copy, "rb", closefd=False)  # noqa: SIM115  a thread may still be reading from it at the end
     finally:
         os.dup2(copy, 0)
+
+
+def serve_stdio(tools: Collection[Any], *, name: str = "ferrule") -> None:
+    """Serve functions, and other things that can be tools, to the MCP client that has started this program.
+
+    Returns when the client disconnects.
+    """
+    if isinstance(tools, str) or not isinstance(tools, Collection):
+        raise SetupError(f"serve_stdio takes a list of tools: write serve_stdio([{getattr(tools, '__name__', tools)}])")
+    config = ToolEngineConfig(tools_directory=NO_FOLDER, auto_reload=False, builtin_tools=False)
+
+    async def serve() -> None:
+        async with UnifiedToolLibrary(config, on_elicit=ask_client) as library:
+            library.register(*tools)
+            await McpServer(library, name=name).serve_stdio()
+
+    asyncio.run(serve())
