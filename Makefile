@@ -40,10 +40,10 @@ run: setup ## see Ferrule work
 web: $(if $(shell command -v npm),,setup) ## build the web page of the server (needs Node, or takes it from PyPI)
 	@scripts/web.sh
 
-quick: setup ## unit tests: no process, no network, no service (three minutes)
+quick: setup ## unit tests: no process, no network, no service (a minute)
 	@$(PYTEST) --numprocesses auto -m unit
 
-test: services web ## unit and integration tests: every promise (9 minutes)
+test: services web ## unit and integration tests: every promise (5 to 10 minutes)
 	@$(TEST)
 
 test-all: test all-services ## the same, then what takes long: releases, benchmarks, chaos, conformance, Ray, MySQL, many examples

@@ -80,7 +80,8 @@ def body_of(source: ModuleType | type) -> list[ast.stmt]:
 
 def event_table() -> str:
     described = dict(descriptions(body_of(events.ToolEngineEventType)))
-    rows = [f"| `{each.name}` | {' | '.join(described[each.name])} |" for each in events.ToolEngineEventType]
+    texts = {name: " ".join(paragraphs).partition(" Data: ") for name, paragraphs in described.items()}
+    rows = [f"| `{name}` | {when} | {data.rstrip('.')} |" for name, (when, _, data) in texts.items()]
     return "\n".join(["| type | when | `data` |", "| --- | --- | --- |", *rows])
 
 

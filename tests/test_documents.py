@@ -457,3 +457,94 @@ async def test_unknown_names_in_the_configuration_of_an_agent_are_an_error():
 async def test_models_take_a_text_as_a_request(make: Any):
     reply = await make().generate("How are you?")
     assert isinstance(reply, ModelReply) and reply.text
+
+
+async def test_results_plans_and_actions_are_read_as_the_documents_write_them():
+    async with UnifiedToolLibrary() as library:
+        library.register(Lookup())
+        result = await library.hub.execute("lookup", {"query": "stars"})
+        again = await library.execute_tool("lookup", "execute", {"query": "stars"})
+    assert result["success"] and again["success"] and result["tool_name"] == "lookup"
+    with pytest.raises(KeyError):
+        result["nothing"]
+    made = parse_plan({"steps": [{"id": 1, "description": "a"}]}, ())
+    assert made is not None and [step.id for step in made["steps"]] == [1] and made[1].description == "a"
+    with pytest.raises(KeyError, match="A plan has no 'step'. Did you mean 'steps'?"):
+        made["step"]
+
+
+async def test_a_subclass_of_super_magic_registers_its_tools_in_register_tools():
+    class Own(documents.SuperMagic):
+        def register_tools(self, *tools: Any) -> None:
+            for each in tools or (Lookup(),):
+                self.register_tool(each)
+
+    agent = Own([], ScriptedModel([{"name": "lookup", "arguments": {"query": "stars"}}, "Found."]))
+    agent.register_tools()
+    answer = await agent.run("Look it up.")
+    assert [step.text for step in answer.steps] == ["about stars"]
+
+
+async def test_messages_name_what_is_missing():
+    class Nameless:
+        async def generate(self, request: Any, on_text: Any = None) -> ModelReply:
+            return ModelReply(text="hi")
+
+    with pytest.raises(ferrule.SetupError, match="has no name: give it the attribute `name`"):
+        ferrule.Agent([], Nameless())  # type: ignore[arg-type]
+    missing = await ToolEngine().execute("echo", {"message": "x"})
+    assert missing.error is not None and "The engine was not started" in missing.error
+
+
+async def test_the_content_of_search_hits_is_in_the_result_of_a_step():
+    @tool(tags=["search"], read_only=True)
+    async def search_web(query: str) -> list[dict[str, str]]:
+        """Search the web."""
+        return [{"title": "Star", "url": "https://example.org", "content": "A star is a ball of gas. " * 50}]
+
+    async with UnifiedToolLibrary(ToolEngineConfig(builtin_tools=False)) as library:
+        library.register(search_web)
+        step = {"id": 1, "description": "search", "tool_type": "search_web", "parameters": {"query": "star"}}
+        result = await ExecutionAgent(library, ScriptedModel([])).execute_step(step, {"question": "What is a star?"})
+    assert result.result.startswith("- Star: A star is a ball of gas.") and len(result.result) < 250
+
+
+async def test_a_tool_of_a_plan_answers_in_the_language_of_the_question():
+    steps = [{"id": 1, "description": "time", "tool_type": "get_time", "parameters": {"timezone": "Asia/Tokyo"}}]
+    async with UnifiedToolLibrary() as library:
+        flow = SimpleWorkflow(library, ScriptedModel([json.dumps({"steps": steps})]))
+        assert (await flow.run("东京现在几点？")).answer.startswith("现在是")
+
+
+async def test_the_handler_of_a_yaml_tool_may_be_a_registered_executor(tmp_path: Path):
+    entry = "entry: {type: custom, handler: myh}"
+    parameters = "parameters: [{name: x, type: string, required: true, description: text}]"
+    (tmp_path / "own.yaml").write_text(f"name: own\ndescription: Do it.\n{entry}\n{parameters}\n")
+
+    class Own:
+        async def execute(self, invocation: Any) -> str:
+            return f"own {invocation.params['x']}"
+
+    engine = ToolEngine(ToolEngineConfig(tools_directory=str(tmp_path), builtin_tools=False))
+    engine.register_executor("myh", Own())
+    async with UnifiedToolLibrary(engine=engine) as library:
+        assert (await library.execute_tool("own", {"x": "a"})).output == {"result": "own a"}
+
+
+async def test_chinese_flows_have_no_english_frame():
+    @tool(read_only=True)
+    async def lookup(query: str) -> str:
+        """Look something up."""
+        raise RuntimeError("关闭了")
+
+    steps = [{"id": 1, "description": "查询资料", "tool_type": "lookup", "parameters": {"query": "星"}}]
+    model = ScriptedModel([json.dumps({"steps": steps}), "不知道", json.dumps({"steps": []}), "无"])
+    async with UnifiedToolLibrary(ToolEngineConfig(builtin_tools=False)) as library:
+        library.register(lookup)
+        answer = await SimpleWorkflow(library, model).run("请查询星星的资料，谢谢")
+        description = library.descriptions.describe((await library.get_all_tools())[0], language="zh")
+    texts = [str(message["content"]) for request in model.requests for message in request.messages]
+    assert any("问题：请查询星星的资料" in text for text in texts) and not any("Question:" in text for text in texts)
+    assert any("失败（" in text for text in texts) and not any("failed (" in text for text in texts)
+    assert answer.errors and answer.errors[0].startswith("第 1 步：")
+    assert "使用场景: Look something up." in description and "当需要look" not in description

@@ -165,3 +165,55 @@ async def test_without_a_model_the_runtime_chooses_by_words():
         requirements = await runtime.analyze_tool_requirements("What is 6 * 7?")
         results = await runtime.execute_user_query("What is 6 * 7?")
     assert requirements == ["What is 6 * 7?"] and results[0].output == {"result": 42}
+
+
+async def test_the_model_is_told_what_was_wrong_with_its_decision():
+    script = ["Hm.", decide("execute_tool", tool_id="lookupp", parameters={}), decide("complete", reasoning="Done.")]
+    runtime = documents.ContextAwareReasoningRuntime(ScriptedModel(script))
+    async with runtime:
+        runtime.tool_library.register(Lookup())
+        await runtime.execute_user_query_with_context("Look it up.")
+    prompts = [str(request.messages[-1]["content"]) for request in runtime.agent_model.requests]
+    assert "There is no decision in the reply 'Hm.'" in prompts[1]
+    assert "There is no tool 'lookupp' here. Did you mean 'lookup'?" in prompts[2] and "'Hm.'" not in prompts[2]
+
+
+async def test_a_switch_calls_the_tool_that_the_decision_names_and_is_corrected_without_an_alternative():
+    class Broken(Lookup):
+        name = "broken"
+
+        async def execute(self, query: str) -> dict[str, Any]:
+            raise RuntimeError("out of order")
+
+    script = [
+        decide("execute_tool", tool_id="broken", parameters={"query": "a"}),
+        decide("switch_tool", tool_id="lookup", parameters={"query": "b"}),
+        decide("complete", reasoning="Found."),
+    ]
+    lookup, runtime = Lookup(), documents.ContextAwareReasoningRuntime(ScriptedModel(script))
+    async with runtime:
+        runtime.tool_library.register(Broken(), lookup)
+        result = await runtime.execute_user_query_with_context("Look it up.")
+    assert lookup.queries == ["b"] and result["success"] and result["error"] is None
+
+    script = [
+        decide("execute_tool", tool_id="broken", parameters={"query": "a"}),
+        decide("switch_tool"),
+        decide("complete", reasoning="Nothing was found."),
+    ]
+    library = UnifiedToolLibrary(ToolEngineConfig(builtin_tools=False))
+    runtime = documents.ContextAwareReasoningRuntime(ScriptedModel(script), tool_library=library)
+    async with runtime:
+        library.register(Broken())
+        await runtime.execute_user_query_with_context("Look it up.")
+    prompt = str(runtime.agent_model.requests[-1].messages[-1]["content"])
+    assert "No other tool can do what 'broken' could not" in prompt
+
+
+async def test_a_plan_of_calls_as_the_document_writes_it_is_made():
+    calls = [{"tool_id": "lookup", "action": "lookup", "parameters": {"query": "stars"}}]
+    lookup, runtime = Lookup(), documents.ReasoningRuntime(ScriptedModel([json.dumps(calls)] * 2))
+    async with runtime:
+        runtime.tool_library.register(lookup)
+        [result] = await runtime.execute_user_query("Look the stars up.")
+    assert result["success"] and lookup.queries == ["stars"]

@@ -1,8 +1,7 @@
 """Names of the design documents for things that have another name in Ferrule, and the two runtimes of 001 §8.
 
-All other names of the documents can be imported from here too. `docs/design-documents.md` maps every name and section.
-The runtimes are thin: `ReasoningRuntime` plans with the planning agent and calls the library;
-`ContextAwareReasoningRuntime` is an agent whose decisions are methods that a subclass may override.
+All their other names can be imported from here too; `docs/design-documents.md` maps each. `ReasoningRuntime` plans with
+the planning agent; `ContextAwareReasoningRuntime` is an agent whose decisions are methods for subclasses.
 """
 
 from __future__ import annotations
@@ -316,7 +315,9 @@ class ReasoningRuntime:
             return AgentDecision("complete")
         if await self.should_replan(context):
             return AgentDecision("replan")
-        response = await self._generate(self.create_contextual_decision_prompt(context))
+        prompt, correction = self.create_contextual_decision_prompt(context), getattr(context, "correction", "")
+        context.correction = ""
+        response = await self._generate(f"{prompt}\n\n{correction}".rstrip())
         return await self.validate_decision(self.parse_agent_decision(response), context)
 
     async def should_complete_task(self, context: ExecutionContext) -> bool:
@@ -372,16 +373,20 @@ class ReasoningRuntime:
         return context.original_plan
 
     async def select_alternative_tool(self, context: ExecutionContext) -> ToolSpec:
-        """Find a tool to use instead of the one that failed last. Raises SetupError if nothing replaces it."""
+        """Find a tool to use instead of the one that failed last. Raises ModelError if nothing replaces it."""
         own = _as_context(context)
         failed = str(own.failed_attempts[-1]["tool_id"]) if own.failed_attempts else ""
         tools = await self.tool_library.get_alternative_tools(failed, own.task_description, own)
         if not tools:
-            raise SetupError(f"No other tool can do what {failed!r} could not.")
+            raise ModelError(f"No other tool can do what {failed!r} could not: change its parameters, or complete.")
         return tools[0]
 
     async def switch_to_alternative_tool(self, context: ExecutionContext, decision: AgentDecision) -> None:
-        """Let a decision to switch name the tool that replaces the one that failed last."""
+        """Let a decision to switch name a tool: its own if there is one, or what replaces the tool that failed last."""
+        failed = [attempt["tool_id"] for attempt in context.failed_attempts[-1:]]
+        tools = self.tool_library.engine.registry.snapshot()
+        if decision.tool_id is not None and tools.may_contain(decision.tool_id) and decision.tool_id not in failed:
+            return
         decision.tool_id = (await self.select_alternative_tool(context)).tool_id
         decision.action = None
 
@@ -414,9 +419,10 @@ class ReasoningRuntime:
             own.add_switch(failed_tool_id, [tool.tool_id for tool in tools], reason)
 
     async def handle_unexpected_error(self, context: ExecutionContext, error: Exception) -> None:
-        """Let the model be asked again after its own error. Every other error of these methods ends the run."""
+        """Let the model be asked again after its own error, and tell it. Every other error ends the run."""
         if not isinstance(error, ModelError):
             raise error
+        context.correction = str(error)
 
     def generate_final_result(self, context: ExecutionContext) -> dict[str, Any]:
         """Return the result of a run in the form of 000 §7."""
@@ -485,6 +491,10 @@ class _Decider(DecisionFormat):
 
     def request(self, run: Run, offer: ToolOffer, *, may_call: bool = True) -> ModelRequest:
         self.context = run.context
+        last = run.messages[-1]
+        is_correction = last["role"] == "user" and last["content"] != run.task
+        if is_correction and not run.context.correction:
+            run.context.correction = str(last["content"])
         return ModelRequest(messages=[*run.messages[:1], user_message(run.task)])
 
     async def generate(self, request: ModelRequest, on_text: TextSink | None = None) -> ModelReply:

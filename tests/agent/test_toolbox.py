@@ -7,7 +7,7 @@ import pytest
 from ferrule import Policy, Principal, Rule, UnifiedToolLibrary
 from ferrule.agent import Agent
 from ferrule.agent.toolbox import MAX_SCHEMA_TOKENS
-from ferrule.catalog.search import registry_index
+from ferrule.catalog.search import index as registry_index
 from ferrule.core.content import encode_json
 from ferrule.core.messages import Schema
 from ferrule.core.spec import Tool

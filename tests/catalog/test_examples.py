@@ -1,6 +1,6 @@
 import jsonschema_rs
 
-from ferrule.catalog.examples import generate_example
+from ferrule.catalog.descriptions import generate_example
 from ferrule.core.spec import parse_parameters
 from tests.catalog.search.searchable_tools import function_docs, mcp_servers, needs_data
 

@@ -4,8 +4,7 @@ from typing import Any
 
 import jsonschema_rs
 
-from ferrule.catalog.descriptions import DescriptionEngine
-from ferrule.catalog.examples import generate_example
+from ferrule.catalog.descriptions import DescriptionEngine, generate_example
 from ferrule.catalog.model_schemas import simplify_schema
 from ferrule.catalog.registry import ToolRegistry
 from tests.catalog.sample_tools import BROWSER, FORECAST

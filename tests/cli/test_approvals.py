@@ -96,7 +96,7 @@ MISTAKES = {
     ("approvals", "show", "nothing"): "There is no approval request 'nothing'",
     ("approvals", "list", "--state", "odd"): "There is no state 'odd'",
     ("policy", "explain", "nothing"): "There is no tool 'nothing'",
-    ("policy", "explain", "add", "a=x"): "add cannot be called so: b: is required. a: must be a whole number, not 'x'.",
+    ("policy", "explain", "add", "a=x"): "add are not valid: b: is required. a: must be a whole number, not 'x'.",
     ("policy", "explain", "add", "--as", "king"): "--as takes user, agent, client, token, not 'king'",
 }
 

@@ -10,7 +10,7 @@ import pytest
 
 from ferrule import SetupError, UnifiedToolLibrary
 from ferrule.engine.config import NO_FOLDER
-from tests.cli.commands import LEAVES_A_MARK, Terminal, ferrule
+from tests.cli.commands import LEAVES_A_MARK, Terminal, environment, ferrule
 
 pytestmark = pytest.mark.integration
 
@@ -81,6 +81,14 @@ def test_settings_of_an_untrusted_folder_are_not_used(clone: Path):
     listed = {tool["tool_id"]: tool for tool in json.loads(ferrule("tools", "list", "--json", cwd=clone).stdout)}
     assert "other" not in listed
     assert listed["file_processor"]["unavailable"]  # it has no workspace
+
+
+def test_trust_that_cannot_be_stored_is_refused_in_one_line(clone: Path):
+    (clone.parent / "a_file").write_text("")
+    env = {**environment(clone), "FERRULE_CONFIG_HOME": str(clone.parent / "a_file" / "settings")}
+    done = ferrule("trust", str(clone), cwd=clone.parent, env=env)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "a_file" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_trusted_folder_is_used_until_trust_is_revoked(clone: Path):

@@ -23,6 +23,7 @@ from ferrule.store.shared_limits import (
     grant_slots,
     grant_starts,
 )
+from tests.support.tiers import examples
 from tests.support.virtual_time import loop_time, run_in_virtual_time, virtual_time
 
 anyio_backend = virtual_time
@@ -56,7 +57,7 @@ class LeasesInMemory:
             leases_of_starts = self.starts.get(bucket, [])
             self.starts[bucket], starts[bucket] = grant_starts(leases_of_starts, request.owner, start_wish, loop_time())
         await asyncio.sleep(self.delay)
-        return LeaseGrants(slots=slots, starts=starts)
+        return slots, starts
 
 
 class CutOffLeases:
@@ -219,6 +220,7 @@ async def test_without_the_database_no_slot_is_handed_out_after_the_lease_and_ca
     cuts=st.lists(st.tuples(st.floats(0, 20), st.floats(0, 30)), min_size=1, max_size=2),
     effect=st.sampled_from(["arrives late", "fails", "answer is lost"]),
 )
+@examples(0.4)
 @example(limit=1, cuts=[(1.0, 30.0)], effect="fails")
 @example(limit=2, cuts=[(0.4, 0.7)], effect="answer is lost")
 def test_a_limit_holds_while_requests_of_a_process_hang_and_calls_go_on_afterwards(

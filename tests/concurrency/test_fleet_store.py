@@ -31,8 +31,8 @@ async def test_the_database_grants_no_more_than_the_limit(shared_store_url: str,
 
         async def ask(owner: str, **wish: Any) -> int:
             request = LeaseRequest(owner=owner, seconds=600, slots={"pay": SlotRequest(limit=5, **wish)})
-            grants = await store.query_without_records(renew_leases, request)
-            return grants.slots["pay"].slots
+            slots, _ = await store.query_without_records(renew_leases, request)
+            return slots["pay"].slots
 
         assert await ask("a", slots=0, demand=4) == 4
         assert await ask("b", slots=0, demand=4, waiting=4) == 1
@@ -47,8 +47,8 @@ async def test_the_database_grants_no_more_starts_than_the_rate(shared_store_url
 
         async def ask(owner: str, **wish: int) -> int:
             request = LeaseRequest(owner=owner, seconds=600, starts={"mail": StartRequest(limit=10, **wish)})
-            grants = await store.query_without_records(renew_leases, request)
-            return grants.starts["mail"].starts
+            _, starts = await store.query_without_records(renew_leases, request)
+            return starts["mail"][0]
 
         assert await ask("a", demand=8) == 8
         assert await ask("b", demand=8) == 1  # half of what is free, so that "a" can get more
@@ -62,11 +62,11 @@ async def test_the_database_has_one_adaptive_limit_for_all(shared_store_url: str
         async def ask(owner: str, **load: int) -> int:
             report = BucketLoad(minimum=2, good_calls=load.get("good", 0), is_overload=bool(load.get("overload")))
             wish = SlotRequest(limit=10, slots=0, demand=1, load=report)
-            grants = await store.query_without_records(
+            slots, _ = await store.query_without_records(
                 renew_leases, LeaseRequest(owner=owner, seconds=600, slots={"pay": wish})
             )
             await store.query_without_records(renew_leases, LeaseRequest(owner=owner, seconds=600))  # gives all back
-            return grants.slots["pay"].limit
+            return slots["pay"].limit
 
         assert await ask("a") == 10
         assert await ask("a", overload=1) == 7
@@ -94,15 +94,15 @@ async def test_a_process_that_stops_in_the_middle_of_a_renewal_delays_others_onl
         stopping = asyncio.create_task(stopped.query_without_records(stop))
         await asyncio.to_thread(has_lock.wait, 120)
         request = LeaseRequest(owner="b", seconds=600, slots={"pay": SlotRequest(limit=1, slots=0, demand=1)})
-        grants = await asyncio.wait_for(other.query_without_records(renew_leases, request), 120)
+        slots, _ = await asyncio.wait_for(other.query_without_records(renew_leases, request), 120)
         is_over.set()
-        assert grants.slots["pay"].slots == 1
+        assert slots["pay"].slots == 1
         with pytest.raises(StoreError):
             await stopping
-        grants = await stopped.query_without_records(
+        slots, _ = await stopped.query_without_records(
             renew_leases, LeaseRequest(owner="a", seconds=600, slots=request.slots)
         )
-        assert grants.slots["pay"].slots == 0
+        assert slots["pay"].slots == 0
 
 
 async def test_engines_with_one_store_share_a_limit(shared_store_url: str, tmp_path: Path) -> None:

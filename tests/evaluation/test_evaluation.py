@@ -9,8 +9,7 @@ from ferrule import Agent, UnifiedToolLibrary
 from ferrule.engine import ToolEngineConfig
 from ferrule.errors import SetupError
 from ferrule.evaluation import Evaluator, Suite, read_suite, wilson_interval
-from ferrule.evaluation.checks import CheckedRun, find_problem
-from ferrule.evaluation.suite import list_suites
+from ferrule.evaluation.suite import CheckedRun, find_problem, list_suites
 from ferrule.evaluation.tasks_from_runs import read_tasks_from_runs
 from ferrule.models import choose_model
 from ferrule.testing import ScriptedModel

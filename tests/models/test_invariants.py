@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule.core.messages import ToolCall, assistant_message, system_message, tool_message, user_message
-from ferrule.models.anthropic_messages import to_anthropic_conversation
+from ferrule.models.anthropic import to_anthropic_conversation
 from ferrule.models.openai import OpenAIReplyBuilder
 
 TEXTS = st.sampled_from(["", " ", "Hm.", "你好"])

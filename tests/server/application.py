@@ -14,6 +14,7 @@ from ferrule.core.prices import PriceList
 from ferrule.policy.budgets import Budget
 from ferrule.server.tokens import Tokens
 from ferrule.store import ToolKnowledgeStore
+from tests.server.documented import DocumentedResponses
 
 
 class TaskTransport(httpx.ASGITransport):
@@ -50,6 +51,14 @@ class Site:
     async def client(self, name: str, **grants: Any) -> AsyncIterator[httpx.AsyncClient]:
         _, text = await Tokens(self.library.engine.store).create(name, **grants)
         async with self.anonymous_client(Authorization=f"Bearer {text}") as http:
+            documented = DocumentedResponses((await http.get("/openapi.json")).json())
+
+            async def check(response: httpx.Response) -> None:
+                if response.headers.get("content-type") == "application/json":
+                    await response.aread()
+                    documented.check(response)
+
+            http.event_hooks = {"response": [check]}
             yield http
 
     def anonymous_client(self, **headers: str) -> httpx.AsyncClient:

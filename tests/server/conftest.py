@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from tests.server.documented import DocumentedResponses
 from tests.server.serving import Project, RunningServer
 
 
@@ -16,7 +17,16 @@ def server(project: Project) -> Iterator[RunningServer]:
 
 @pytest.fixture
 def http(server: RunningServer) -> Iterator[httpx.Client]:
+    """A client whose responses are compared with the API's document."""
     with server.client() as client:
+        documented = DocumentedResponses(client.get("/openapi.json").json())
+
+        def check(response: httpx.Response) -> None:
+            if response.headers.get("content-type") == "application/json":
+                response.read()
+                documented.check(response)
+
+        client.event_hooks = {"response": [check]}
         yield client
 
 

@@ -1,11 +1,13 @@
 """What administrators see and do: the policy with what it decided, a tester, tokens, audit, failures, figures."""
 
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from ferrule import Policy, Rule, tool
+from ferrule.server.metrics import ServerMetrics
 from ferrule.testing import ScriptedModel
 from tests.server.application import serve
 
@@ -165,6 +167,26 @@ async def test_refusals_and_decisions_are_counted():
         assert values["ferrule_http_request_duration_seconds_count", *labels] == 1
         assert values["ferrule_approval_requests_total", ("tool", "wipe")] == 1
         assert values["ferrule_approval_decisions_total", ("decision", "refused"), ("tool", "wipe")] == 1
+
+
+async def test_a_worker_that_has_ended_keeps_its_counters_and_loses_its_gauges(tmp_path: Path):
+    async with serve(look) as one, serve(look) as other:
+        first = ServerMetrics(one.library.engine, "first", tmp_path, lambda: {"/mcp": 3})
+        second = ServerMetrics(other.library.engine, "second", tmp_path, lambda: {"/mcp": 2})
+        for site in (one, one, other):
+            await site.library.execute("look", {"path": "x"})
+        first.write()
+        calls, sessions = (
+            'ferrule_tool_calls_total{status="success",tool="look"} 3.0',
+            'ferrule_mcp_sessions{server="/mcp"}',
+        )
+        for living, number in ((["first"], 5), ([], 2)):
+            text = second.render(living).decode()
+            assert calls in text and f"{sessions} {number}.0" in text, text
+        await one.library.execute("look", {"path": "x"})
+        assert calls in second.render(["first"]).decode(), "it has not said so yet"
+        first.render([])
+        assert calls.replace("3.0", "4.0") in second.render([]).decode(), "what was reported once stays"
 
 
 async def test_a_token_gets_another_secret_while_the_earlier_one_is_valid_for_a_while():

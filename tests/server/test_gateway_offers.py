@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -325,3 +326,121 @@ async def test_reading_and_prompts_are_calls_with_rules_and_records(mode: str, t
         ("prompts", "cancelled", "approval_required"),
     ]
     assert records[-1].params == {"uri": "test://static-text"} and records[-1].principal == "client:mcp"
+
+
+FOLDERS = """
+import asyncio, json, sys
+
+allowed = ["/configured"]
+
+def send(message):
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\\n")
+    sys.stdout.flush()
+
+def schema(name):
+    return {"name": name, "description": name, "inputSchema": {"type": "object", "properties": {}}}
+
+tools = ["show"]
+for line in sys.stdin:
+    message = json.loads(line)
+    method, key = message.get("method"), message.get("id")
+    if method == "initialize":
+        abilities = message["params"]["capabilities"]
+        tools += sorted(abilities)
+        info = {"name": "folders", "version": "1"}
+        offers = {"tools": {"listChanged": True}}
+        send({"id": key, "result": {"protocolVersion": "2025-06-18", "capabilities": offers, "serverInfo": info}})
+    elif method in ("notifications/initialized", "notifications/roots/list_changed"):
+        send({"id": "roots", "method": "roots/list"})
+    elif key == "roots" and "result" in message:
+        allowed = [root["uri"] for root in message["result"]["roots"]]
+    elif method == "tools/list":
+        send({"id": key, "result": {"tools": [schema(name) for name in tools]}})
+    elif method == "tools/call":
+        if message["params"]["name"] == "show":
+            tools.append("another")
+            send({"method": "notifications/tools/list_changed"})
+        send({"id": key, "result": {"content": [{"type": "text", "text": json.dumps(allowed)}]}})
+    elif key is not None and method:
+        send({"id": key, "error": {"code": -32601, "message": "no such method"}})
+"""
+
+
+def write_folder_server(folder: Path, python: list[str]) -> ToolEngineConfig:
+    """Write a server of the older protocol that asks for folders outside of calls, and its mcp.json."""
+    (folder / "folders.py").write_text(FOLDERS)
+    entry = {"command": python[0], "args": [*python[1:], str(folder / "folders.py")], "trusted": True}
+    (folder / "mcp.json").write_text(json.dumps({"mcpServers": {"folders": entry}}))
+    return ToolEngineConfig(tools_directory="none", builtin_tools=False, mcp_file=str(folder / "mcp.json"))
+
+
+@asynccontextmanager
+async def folder_gateway(folder: Path) -> AsyncIterator[Any]:
+    """A gateway before that server."""
+    with forwarded_python() as python:
+        config = write_folder_server(folder, python)
+        library = UnifiedToolLibrary(engine=ToolEngine(config, on_elicit=ask_client))
+        server = McpServer(library, plain_names=True)
+        async with library:
+            await library.engine.wait_for_discovery()
+            yield server.server()
+            await server.aclose()
+
+
+async def show(client: Client) -> Any:
+    content: Any = (await client.call_tool("show", {})).content[0]
+    return json.loads(content.text)
+
+
+async def test_a_server_that_asks_for_folders_outside_a_call_gets_those_of_the_local_client(tmp_path: Path):
+    folders = ["file:///one"]
+
+    async def list_roots(context: Any) -> ListRootsResult:
+        return ListRootsResult(roots=[Root(uri=FileUrl(each)) for each in folders])
+
+    async with folder_gateway(tmp_path) as server:
+        async with Client(server, mode="legacy") as client:
+            assert await show(client) == ["/configured"], "this client names no folders"
+        async with Client(server, mode="legacy", list_roots_callback=list_roots) as client:
+            while await show(client) != ["file:///one"]:
+                continue
+            folders[:] = ["file:///two"]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the newest protocol has no such notification
+                await client.session.send_roots_list_changed()
+            while await show(client) != ["file:///two"]:
+                continue
+
+
+async def test_new_tools_of_a_server_reach_clients_of_both_protocols(tmp_path: Path):
+    heard = list[str]()
+
+    async def hear(message: Any) -> None:
+        heard.append(getattr(message, "method", ""))
+
+    async with (
+        folder_gateway(tmp_path) as server,
+        Client(server, mode="2026-07-28") as newer,
+        Client(server, mode="legacy", message_handler=hear) as older,
+        newer.listen(tools_list_changed=True) as changes,
+    ):
+        await show(older)
+        change = await anext(aiter(changes))
+        assert "ToolsListChanged" in type(change).__name__, change
+        await until(lambda: "notifications/tools/list_changed" in heard)
+        for client in (newer, older):
+            assert "another" in {tool.name for tool in (await client.list_tools()).tools}
+
+
+async def test_a_server_is_listed_with_what_the_gateway_can_pass_on_whoever_listed_it_before(tmp_path: Path):
+    config = write_folder_server(tmp_path, [sys.executable])
+    async with UnifiedToolLibrary(config) as library:
+        await library.engine.wait_for_discovery()
+        tool = library.engine.registry.get("folders")
+        assert tool is not None and [each.name for each in tool.spec.capabilities] == ["show"]
+    library = UnifiedToolLibrary(engine=ToolEngine(config, on_elicit=ask_client))
+    server = McpServer(library, plain_names=True)
+    async with library, Client(server.server(), mode="legacy") as client:
+        names = {tool.name for tool in (await client.list_tools()).tools}
+        assert names == {"show", "elicitation", "roots", "sampling"}
+        await server.aclose()

@@ -1,6 +1,7 @@
 """The HTTP API without tokens: the user of this machine may do everything."""
 
 import json
+import re
 import socket
 from collections.abc import Iterator
 
@@ -282,6 +283,23 @@ def test_the_openapi_document_has_every_route(http: httpx.Client):
     document = http.get("/openapi.json").json()
     for path in ("/v1/tools/{name}/call", "/v1/ask", "/v1/runs", "/v1/approvals", "/v1/chat/completions", "/healthz"):
         assert path in document["paths"]
+
+
+def test_every_success_response_has_a_schema(http: httpx.Client):
+    document = http.get("/openapi.json").json()
+    responses = [
+        (f"{method} {path}", media_type, each.get("schema"))
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+        for status, response in operation["responses"].items()
+        if status.startswith("2")
+        for media_type, each in response.get("content", {"nothing": {}}).items()
+    ]
+    assert len(responses) > 50 and all(schema for _, _, schema in responses), responses
+    plain = [name for name, media_type, schema in responses if "json" in media_type and schema == {"type": "string"}]
+    assert plain == [], "api_document does not have these"
+    references = set(re.findall(r"#/components/schemas/(\w+)", json.dumps(document)))
+    assert references <= document["components"]["schemas"].keys()
 
 
 def test_metrics_are_in_the_format_of_prometheus(http: httpx.Client):

@@ -20,6 +20,7 @@ from ferrule.agent.control_tools import conversation_tools
 from ferrule.core.content import Image
 from ferrule.kinds.function.tools import tool_of
 from ferrule.server.mcp import McpServer, ask_client
+from tests.kinds.mcp.mcp_servers import SDK_SERVER
 from tests.support.processes import forwarded_python, run_python
 
 Answer = Callable[[Any], ElicitResult]
@@ -295,7 +296,7 @@ async def test_a_project_is_served_by_the_command(mode, tmp_path, python):
         'from ferrule import tool\n\n\n@tool\nasync def noisy() -> str:\n    """Prints."""\n'
         '    print("not part of the protocol")\n    return "done"\n'
     )
-    async with Client(server(python, tmp_path), mode=mode) as client:
+    async with Client(server(python, tmp_path, "--bundled"), mode=mode) as client:
         names = [one.name for one in (await client.list_tools()).tools]
         done = await client.call_tool("noisy", {})
         written = await client.call_tool("file_processor__write", {"path": "a.txt", "content": "hi"})
@@ -305,6 +306,27 @@ async def test_a_project_is_served_by_the_command(mode, tmp_path, python):
         and not written.is_error
         and (tmp_path / "a.txt").read_text() == "hi"
     )
+
+
+@pytest.mark.integration
+async def test_the_command_offers_what_the_project_names_under_plain_names_where_they_are_unique(tmp_path, python):
+    (tmp_path / "ferrule.toml").write_text('[store]\nurl = "sqlite:///calls.db"\n[tools.python_executor]\n')
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools/own.py").write_text(
+        'from ferrule import tool\n\n\n@tool\nasync def add(a: int, b: int) -> int:\n    """Add."""\n    return a + b\n'
+    )
+    entry = {"command": python[0], "args": [*python[1:], str(SDK_SERVER)]}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"sdk": entry}}))
+    async with Client(server(python, tmp_path)) as client:
+        names = {one.name for one in (await client.list_tools()).tools}
+        assert {"add", "sdk__add", "count", "python_executor"} <= names and "calculator" not in names, names
+        for name in ("count", "sdk__count"):
+            assert not (await client.call_tool(name, {"to": 1})).is_error
+        assert (await client.call_tool("calculator", {"expression": "1 + 1"})).is_error, (
+            "what is not listed is not called"
+        )
+    async with Client(server(python, tmp_path, "--server-names", "--tool", "calculator")) as client:
+        assert [one.name for one in (await client.list_tools()).tools] == ["calculator"]
 
 
 @pytest.mark.integration

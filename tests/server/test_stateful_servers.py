@@ -312,12 +312,7 @@ async def test_metrics_of_one_worker_are_those_of_all(folder: Path, monkeypatch:
             assert sum((await read(site, "ferrule_slots_in_use")).values()) > 0
         requests = await read(second, "ferrule_http_request_duration_seconds_count")
         assert requests["GET", "/metrics", "200"] >= 3 and set(requests) == {("GET", "/metrics", "200")}, requests
-        await read(second, "ferrule_slots_in_use")
-        leases = first.library.engine.store.leases
-        leases.release(next(key for key in leases.held_keys if key.startswith("server:")))  # as if it were dead
         await cancel_all([call])
-        slots, calls = await read(second, "ferrule_slots_in_use"), await read(second, "ferrule_tool_calls_total")
-        assert sum(slots.values()) == 0 and calls["success", "counter"] == 3, "its calls stay counted, its slots do not"
 
 
 async def test_only_servers_that_know_the_secret_reach_the_endpoint_and_only_at_the_internal_listener(

@@ -127,7 +127,7 @@ async def test_a_page_after_a_record_that_is_gone_says_so(store_url):
         with pytest.raises(StoreError, match="limit must be at least 1"):
             await store.query_call_records(limit=0)
         with pytest.raises(StoreError, match="no call has the status 'broken'; write one of: running, success"):
-            await store.query_call_records(status="broken")  # type: ignore[arg-type]
+            await store.query_call_records(status="broken")
 
 
 async def test_the_summary_of_a_conversation(store_url):

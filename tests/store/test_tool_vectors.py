@@ -6,7 +6,8 @@ from datetime import timedelta
 import pytest
 
 from ferrule.catalog.registry import ToolRegistry
-from ferrule.catalog.search import RegistryIndex, registry_index
+from ferrule.catalog.search import RegistryIndex
+from ferrule.catalog.search import index as registry_index
 from ferrule.catalog.search.vectors import ENCODER
 from ferrule.store import ToolKnowledgeStore
 from ferrule.store.database import StoreDatabase

@@ -1,12 +1,15 @@
 """A pytest plugin: the CPU seconds of each test, of its process and of every process below it.
 
-With `--cpu-seconds FILE` they are written, by file of tests; `scripts/test_budget.py` compares them with the budgets.
-The summary of the run then also names the memory of each process.
+With `--cpu-seconds FILE` they are written, by file of tests, and beside them the seconds of a fixed loop in the same
+processes: with these, `scripts/test_budget.py` says the same on a fast and on a slow machine. The summary of the run
+then also names the memory of each process.
 """
 
 import json
 import os
 import resource
+import statistics
+import time
 from collections import defaultdict
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -17,13 +20,23 @@ import pytest
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PROPERTY = "cpu_seconds"
 _MEMORY = "megabytes"
+_LOOP = "loop_seconds"
 
 
 class Measurement:
-    """Measures each test, in the process that runs it."""
+    """Measures each test and the loop, in the process that runs the tests."""
 
     def __init__(self) -> None:
         self._start = 0.0
+        self._loops: list[float] = []
+
+    def pytest_collection_finish(self) -> None:
+        self._loops.append(measure_loop())
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self._loops.append(measure_loop())
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput |= {_MEMORY: used_megabytes(), _LOOP: statistics.fmean(self._loops)}
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self) -> Iterator[None]:
@@ -38,6 +51,14 @@ class Measurement:
         if call.when == "teardown":
             report.user_properties.append((_PROPERTY, used_cpu_seconds() - self._start))
         return report
+
+
+def measure_loop() -> float:
+    """Return the CPU seconds of a fixed loop, which say how fast Python is on this machine, as busy as it is."""
+    start, table = time.thread_time(), dict[int, tuple[str, int]]()
+    for number in range(500_000):
+        table[number % 1_000] = str(number), number
+    return time.thread_time() - start
 
 
 def used_cpu_seconds() -> float:
@@ -71,6 +92,7 @@ class CpuSeconds:
         self.path = path
         self.by_file: defaultdict[str, float] = defaultdict(float)
         self.megabytes: list[int] = []
+        self.loops: list[float] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.by_file[report.location[0]] += float(str(dict(report.user_properties).get(_PROPERTY, 0.0)))
@@ -78,14 +100,17 @@ class CpuSeconds:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """Read what a process of pytest-xdist has said at its end; a process that was killed has said nothing."""
-        self.megabytes.append(getattr(node, "workeroutput", {}).get(_MEMORY, 0))
+        output = getattr(node, "workeroutput", {})
+        self.megabytes.append(output.get(_MEMORY, 0))
+        self.loops += [output[_LOOP]] if _LOOP in output else []
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"Memory of each process at its end, in MB: {self.megabytes}")
 
     def pytest_sessionfinish(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps(self.by_file, indent=1), encoding="utf-8")
+        results = {"loop": statistics.fmean(self.loops or [measure_loop()]), "files": self.by_file}
+        self.path.write_text(json.dumps(results, indent=1), encoding="utf-8")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -97,11 +122,6 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Measurement())
         if not hasattr(config, "workerinput"):
             config.pluginmanager.register(CpuSeconds(config.rootpath / path))
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput[_MEMORY] = used_megabytes()
 
 
 def used_megabytes() -> int:

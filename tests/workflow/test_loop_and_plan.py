@@ -169,7 +169,7 @@ async def test_a_person_who_cannot_be_asked_lets_the_run_wait(runs, caplog):
 
 @in_virtual_time
 async def test_the_time_that_a_person_takes_does_not_count(runs, monkeypatch):
-    for module in ("budget", "requests"):
+    for module in ("budget", "calls"):
         monkeypatch.setattr(f"ferrule.agent.{module}.time", SimpleNamespace(monotonic=loop_time))
     deleted: list[str] = []
 

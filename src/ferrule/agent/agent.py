@@ -1,8 +1,8 @@
 """The tool-call loop: model → calls → tools → history → model, until there is an answer.
 
-Every call goes through a sub-agent of the run, the hub and the engine. A memory keeps the run from repeating calls that
-are known to fail. A run is written into the store as it proceeds, so it can wait for a person for days and continue
-after a crash.
+Every call goes through `agent.calls`, the hub and the engine. A memory keeps the run from repeating calls that are
+known to fail. A run is written into the store as it proceeds, so it can wait for a person for days and continue after a
+crash.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ferrule.agent.answer import (
     log_listener_errors,
 )
 from ferrule.agent.budget import BudgetedModel, NeedsPerson, RunBudget, RunLimits
-from ferrule.agent.calls import RunCall, RunCalls
+from ferrule.agent.calls import Answers, ApprovalDecisions, PausedRuns, RunCall, RunCalls, RunRequests, require_question
 from ferrule.agent.formats import (
     DecisionFormat,
     OutputType,
@@ -37,6 +37,12 @@ from ferrule.agent.formats import (
     assign_call_ids,
     reject_calls_over_limit,
 )
+from ferrule.agent.options import (
+    ResumeOptions,
+    RunOptions,
+    Task,
+    read_task,
+)
 from ferrule.agent.prompts import (
     explain_denial,
     explain_stop,
@@ -44,17 +50,6 @@ from ferrule.agent.prompts import (
     suggest_missing_setup,
     system_prompt,
     warnings_from_earlier_runs,
-)
-from ferrule.agent.requests import (
-    Answers,
-    ApprovalDecisions,
-    PausedRuns,
-    ResumeOptions,
-    RunOptions,
-    RunRequests,
-    Task,
-    read_task,
-    require_question,
 )
 from ferrule.agent.run import Run, lock_run
 from ferrule.agent.toolbox import (
@@ -170,12 +165,13 @@ class Agent:
 
     def register_tool(self, tool: Any) -> None:
         """Add a tool to the agent and to the library."""
-        self.register_tools(tool)
-
-    def register_tools(self, *tools: Any) -> None:
-        specs = self.library.register(*tools)
+        specs = self.library.register(tool)
         if self._toolbox.allowed is not None:
             self._toolbox = self._make_toolbox({*self._toolbox.allowed, *(spec.tool_id for spec in specs)})
+
+    def register_tools(self, *tools: Any) -> None:
+        for tool in tools:
+            self.register_tool(tool)
 
     def load_tools_by_config(self, tool_names: Collection[str]) -> None:
         """Restrict the agent to these tools, replacing any earlier restriction. Names may have wildcards."""
@@ -184,11 +180,14 @@ class Agent:
         self._toolbox = self._make_toolbox(tool_names)
 
     def _check_tools(self) -> None:
-        """Raise SetupError for a name that is no tool's, unless a server that is being listed may bring the tool."""
+        """Raise SetupError for a name that is no tool's, unless a server that is being listed may bring the tool.
+
+        An orchestrator registers the tool for the history of a conversation when it begins.
+        """
         engine = self.library.engine
         snapshot = engine.registry.snapshot()
-        existing = {name for name in self._unchecked_tools if snapshot.may_contain(name) or set(name) & set("*?[")}
-        self._unchecked_tools -= {*existing, *CONVERSATION_TOOLS, *META_TOOLS}
+        names = self._unchecked_tools.difference(CONVERSATION_TOOLS, META_TOOLS)  # may be added later
+        self._unchecked_tools = {n for n in names if not (snapshot.may_contain(n) or set(n) & set("*?["))}
         if unknown := sorted(name for name in self._unchecked_tools if not engine.may_discover(name)):
             raise SetupError(
                 f"There is no tool {unknown[0]!r}.{did_you_mean(unknown[0], snapshot.by_id)} "
@@ -403,6 +402,7 @@ class Agent:
             )
         calls = RunCalls(
             run.id,
+            run.task,
             engine,
             self._toolbox,
             name=self.name,
@@ -510,8 +510,12 @@ class Agent:
         ):
             active.send_correction(parsed.correction)
         elif not can_reason(self.model) and (run.has_only_failures or reply.finish_reason == "refused"):
-            answer = parsed.text if run.steps else self._explain_refusal(run.task, parsed.text)
-            run.end(AgentState.STOPPED, answer, parsed.text if run.steps else answer.partition("\n")[0])
+            answer = parsed.text
+            if not run.steps:  # the policy forbids it, or something is missing that could answer
+                snapshot, permissions = self.library.engine.registry.snapshot(), self._toolbox.permissions
+                missing = suggest_missing_setup(run.task, filter(permissions.may_use, snapshot.unavailable))
+                answer = explain_denial(run.task, permissions.list_denied(snapshot)) or f"{answer}\n{missing}"
+            run.end(AgentState.STOPPED, answer, answer if run.steps else answer.partition("\n")[0])
         else:
             active.finish(parsed.text)
 
@@ -532,12 +536,6 @@ class Agent:
                 active.finish(text)
             else:
                 active.stop(f"the model {self.model.name!r} returned no text")
-
-    def _explain_refusal(self, task: str, refusal: str) -> str:
-        """Return why nothing was called: the policy forbids it, or something is missing that could answer."""
-        snapshot, permissions = self.library.engine.registry.snapshot(), self._toolbox.permissions
-        denial = explain_denial(task, permissions.list_denied(snapshot))
-        return denial or f"{refusal}\n{suggest_missing_setup(task, filter(permissions.may_use, snapshot.unavailable))}"
 
     async def _ask_model(self, active: ActiveRun, offer: ToolOffer) -> ModelReply:
         active.emit(TurnStarted(active.run.turns + 1))

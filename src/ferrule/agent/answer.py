@@ -16,6 +16,9 @@ from ferrule.core.messages import Message, ToolCall, Usage
 from ferrule.core.names import did_you_mean
 from ferrule.errors import SetupError
 from ferrule.policy.approvals import ApprovalRequest, Question
+from ferrule.texts.error_messages import translate_error
+from ferrule.texts.language import detect_language
+from ferrule.texts.planning_prompts import STEP_SUMMARY
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -82,7 +85,7 @@ class PlanStep:
         return cls(
             id=step_id if isinstance(step_id, (int, str)) and not isinstance(step_id, bool) else number,
             description=str(step.get("description") or step.get("task") or f"step {number}"),
-            tool_type=str(step.get("tool_type", step.get("tool")) or NO_TOOL).strip(),
+            tool_type=_read_tool_type(step),
             parameters=dict(parameters) if isinstance(parameters, Mapping) else {},
             dependencies=tuple(d for d in needed if isinstance(d, (int, str))) if isinstance(needed, list) else (),
             complexity=complexity if isinstance(complexity, int) else 1,
@@ -116,8 +119,14 @@ class Plan:
     revised_for: tuple[StepId, ...] = ()
     """Steps with bad results, because of which the following steps were planned again."""
 
-    def __getitem__(self, step_id: StepId) -> PlanStep:
-        return next(step for step in self.steps if str(step.id) == str(step_id))
+    def __getitem__(self, name: StepId) -> Any:
+        """Return the step with this id, or a field, as `plan["steps"]`."""
+        steps = {str(step.id): step for step in self.steps}
+        if (step := steps.get(str(name))) is not None:
+            return step
+        if name not in self.__slots__:
+            raise KeyError(f"A plan has no {name!r}.{did_you_mean(str(name), [*self.__slots__, *steps])}")
+        return getattr(self, str(name))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -142,6 +151,13 @@ class Plan:
 
 
 EMPTY_PLAN: Final = Plan(steps=())
+
+
+def _read_tool_type(step: Mapping[str, Any]) -> str:
+    """Return the tool of a step, which may also be written as `tool_id` and `action`."""
+    if "tool_id" not in step or step.get("tool_type"):
+        return str(step.get("tool_type", step.get("tool")) or NO_TOOL).strip()
+    return ".".join(str(step[name]) for name in ("tool_id", "action") if step.get(name))
 
 
 # Steps
@@ -273,15 +289,18 @@ class StepResult:
     @property
     def summary(self) -> str:
         """Return the result in one line, for models."""
+        language = detect_language(self.description)
+        texts = STEP_SUMMARY[language]
         if not self.success:
-            return f"[{self.step_id}] {self.description}: failed ({self.error})"
-        notes = " (doubtful)" if self.failed_or_implausible else ""
+            error = translate_error(self.error or "", language)
+            return f"[{self.step_id}] {self.description}: {texts['failed'].format(error=error)}"
+        notes = texts["doubtful"] if self.failed_or_implausible else ""
         if self.made_up_number:
-            notes = f" (doubtful: {self.made_up_number} is made up)"
+            notes = texts["made_up"].format(number=self.made_up_number)
         if self.is_reasoned_instead:
-            notes += f" (from no tool, because {self.tool_type} failed: it may be wrong)"
+            notes += texts["reasoned"].format(tool=self.tool_type)
         if self.answered_by is not None:
-            notes += f" (answered by {self.answered_by}, because {self.tool_type} failed)"
+            notes += texts["answered_by"].format(other=self.answered_by, tool=self.tool_type)
         return f"[{self.step_id}] {self.description}{notes}: {self.result}"
 
     def to_dict(self) -> dict[str, Any]:

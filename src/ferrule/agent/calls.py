@@ -7,14 +7,17 @@ call that a person must decide about raises NeedsPerson, and is made again with 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from ferrule.agent.answer import StepResult
-from ferrule.agent.budget import NeedsPerson, RunBudget
+from ferrule.agent.budget import HumanRequest, NeedsPerson, RunBudget
 from ferrule.agent.control_tools import CONTROL_TOOLS
 from ferrule.agent.run import Run
 from ferrule.core.call import (
@@ -37,13 +40,18 @@ from ferrule.errors import (
     PERMISSION_DENIED,
     TIMEOUT,
     VALIDATION_ERROR,
+    SetupError,
     ToolNotFound,
 )
 from ferrule.memory import RunMemory
 from ferrule.memory.call_identity import identify_call
-from ferrule.policy.approvals import ApprovalRequest
+from ferrule.policy.approvals import Approval, ApprovalRequest, Person, Question, ask_for_answer, ask_for_approval
+from ferrule.policy.budgets import is_extension_request
 from ferrule.store import ToolCallRecord, ToolCallSummary
 from ferrule.store.record import percent
+from ferrule.texts.language import detect_language
+
+logger = logging.getLogger("ferrule.agent")
 
 UNKNOWN_OUTCOME: Final = (
     "This call was interrupted while it ran, so its outcome is unknown. It was not repeated. "
@@ -110,6 +118,7 @@ class RunCalls:
     def __init__(
         self,
         run_id: str,
+        task: str,
         engine: ToolEngine,
         caller: Caller,
         *,
@@ -124,8 +133,8 @@ class RunCalls:
     ) -> None:
         """`caller` makes the calls, for the agent with this `name`. They end in time for the `budget`, if there is one.
 
-        `policy` decides instead of the engine's. `model` combines the answers where several tools do one job. Tools get
-        `deps` in their context.
+        `policy` decides instead of the engine's. `model` combines the answers where several tools do one job. Tools
+        find `deps` in their context, and the language of the `task` among its variables.
         """
         self.run_id, self.engine, self.caller, self.memory, self._budget = run_id, engine, caller, memory, budget
         self._context = ToolExecutionContext(
@@ -133,6 +142,7 @@ class RunCalls:
             caller_type=caller_type,
             conversation_id=run_id or None,
             workflow_id=None if caller_type == CALLER_CONVERSATION_AGENT else run_id or None,
+            variables={"language": detect_language(task)},
             principal=principal,
             memory=memory,
             policy=policy,
@@ -165,15 +175,15 @@ class RunCalls:
         A timeout does not include the wait for a slot; the time limit of the run does.
         """
         if approval is not None and approval.state == "refused":
-            error = approval.refusal
-            return ToolExecutionResult(
-                is_success=False, tool_name=call.tool_id, error=error, error_type=PERMISSION_DENIED
-            )
+            return ToolExecutionResult(False, call.tool_id, error=approval.refusal, error_type=PERMISSION_DENIED)
         # An approval for another tool is for a call that this one makes.
         covers_call = approval is not None and approval.state == "approved" and approval.tool_id == call.tool_id
         approval_id = approval.approval_id if approval is not None and covers_call else None
-        seconds = None if self._budget is None else self._budget.seconds_left
-        context = self.context(call.call.id, approval_id=approval_id, timeout=self._timeout_for(call, seconds))
+        seconds = timeout = None if self._budget is None else self._budget.seconds_left
+        if seconds is not None:  # no call outlasts the run; otherwise the tool's own timeout holds
+            own = None if call.target is None else call.target[0].spec.limits_of(call.target[1]).timeout
+            timeout = min(seconds, own or self.engine.config.default_timeout)
+        context = self.context(call.call.id, approval_id=approval_id, timeout=timeout)
         try:
             async with asyncio.timeout(None if seconds is None else seconds + _SECONDS_TO_END):
                 result = await self.caller.execute(
@@ -186,13 +196,6 @@ class RunCalls:
             raise NeedsPerson(replace(request, call_id=request_id or call.call.id))
         self._results.append(result)
         return result
-
-    def _timeout_for(self, call: RunCall, seconds: float | None) -> float | None:
-        """Return a timeout in seconds with which no call outlasts the run. None means the tool's own timeout."""
-        if seconds is None:
-            return None
-        timeout = None if call.target is None else call.target[0].spec.limits_of(call.target[1]).timeout
-        return min(seconds, timeout or self.engine.config.default_timeout)
 
     def redact(self, call: RunCall) -> ToolCall:
         """Return the original call without secrets, as it is stored and shown before it is made."""
@@ -303,6 +306,135 @@ def _was_executed(step: StepResult) -> bool:
     if step.skipped or step.error_type in (KNOWN_FAILURE, CANCELLED, INTERRUPTED):
         return False
     return bool(step.record_id) or step.error_type not in (PERMISSION_DENIED, VALIDATION_ERROR)
+
+
+# What a run asks people: an answer, the approval of a call, or more money for its model. The person at hand is asked
+# first. Without a reply the run waits, and is resumed with the replies that people have given in the meantime.
+
+HumanReply: TypeAlias = ApprovalRequest | str
+"""A request with the person's decision, or the person's answer."""
+Answers: TypeAlias = Mapping[str, str] | str | None
+"""The user's answers to the questions of a run, by call or step id; a single text answers the first question."""
+ApprovalDecisions: TypeAlias = Mapping[str, Approval | bool] | bool | None
+"""Decisions by call or step id; a single value decides about all requests of a run."""
+MAX_PAUSED_RUNS: Final = 1_000
+MAX_REQUESTS_PER_CALL: Final = 3
+"""How often the person is asked about one call or one step."""
+
+
+class RunRequests:
+    """The requests of one run to people, and their replies."""
+
+    def __init__(self, run: Run, engine: ToolEngine, budget: RunBudget, person: Person | None) -> None:
+        self._run, self._engine, self._budget, self._person = run, engine, budget, person
+        self._counts: Counter[str] = Counter()
+        """How often the person was asked about a call or a budget."""
+        self._decided: dict[str, ApprovalRequest] = {}
+        """By approval id: calls with the same arguments have one request, which is decided once."""
+
+    async def ask_person(self) -> tuple[dict[str, HumanReply], str | None]:
+        """Ask the person at hand for all that the run waits for. Return the replies as `match_replies` does.
+
+        A request without a reply is not repeated. A call that needs another approval asks again, up to a limit. The
+        time that the person takes does not count.
+        """
+        started, replies = time.monotonic(), dict[str, Any]()
+        requests: dict[str, HumanRequest] = {**self._run.questions, **self._run.approvals}
+        for key, request in requests.items():
+            # A budget may be exceeded often in a long run, and each time the request is another one.
+            subject = (
+                request.approval_id if isinstance(request, ApprovalRequest) and is_extension_request(request) else key
+            )
+            if self._counts[subject] < MAX_REQUESTS_PER_CALL:
+                reply = await self._ask(request)
+                self._counts[subject] += 1 if reply is not None else MAX_REQUESTS_PER_CALL
+                replies |= {} if reply is None else {key: reply}
+        self._budget.exclude_time(time.monotonic() - started)
+        return await self._apply(replies)
+
+    async def match_replies(
+        self, answer: Answers, decisions: ApprovalDecisions
+    ) -> tuple[dict[str, HumanReply], str | None]:
+        """Return the replies to what the run waits for, by call id, and why the run must stop if a person wants that.
+
+        Budgets are extended. A budget that is still spent is asked about again when the model is needed.
+        """
+        run = self._run
+        answers = dict.fromkeys([*run.questions][:1], answer) if isinstance(answer, str) else answer or {}
+        approvals = decisions if isinstance(decisions, Mapping) else dict.fromkeys(run.approvals, decisions)
+        replies = await self._apply({**answers, **approvals})
+        run.approvals = {key: each for key, each in run.approvals.items() if not is_extension_request(each)}
+        return replies
+
+    async def _apply(self, values: Mapping[str, Any]) -> tuple[dict[str, HumanReply], str | None]:
+        """Record decisions, and return the replies to what the run waits for: these, or given elsewhere before."""
+        run, refusal = self._run, None
+        replies: dict[str, HumanReply] = {key: values[key] for key in run.questions if isinstance(values.get(key), str)}
+        for key, request in list(run.approvals.items()):
+            if is_extension_request(request):
+                with suppress(LookupError):  # it is pending
+                    refusal = await self._decide_extension(request, values.get(key)) or refusal
+                    del run.approvals[key]
+            elif (decided := await self._decide(request, values.get(key))).state != "pending":
+                replies[key] = decided
+        return replies, refusal
+
+    async def _ask(self, request: HumanRequest) -> Any:
+        """Return the reply of the person, or None without a person or a reply, or if asking fails."""
+        if self._person is None:
+            return None
+        try:
+            if isinstance(request, Question):
+                return await ask_for_answer(self._person, request)
+            return await ask_for_approval(self._person, request)
+        except SetupError:
+            raise
+        except Exception:
+            logger.exception("run=<%s> | the person could not be asked, so the run waits", self._run.id)
+            return None
+
+    async def _decide(self, request: ApprovalRequest, decision: Approval | bool | None) -> ApprovalRequest:
+        """Record a decision about a call, and return the request as it was decided: now, or elsewhere before."""
+        approval_id = request.approval_id
+        if approval_id in self._decided:
+            return self._decided[approval_id]
+        approvals = self._engine.approvals
+        current = await approvals.get(approval_id)
+        is_plain = decision is True or (isinstance(decision, Approval) and decision.allowed and not decision.arguments)
+        if decision is not None and (current.state == "pending" or (current.state == "approved" and not is_plain)):
+            current = self._decided[approval_id] = await approvals.record_decision(approval_id, decision)
+        return current
+
+    async def _decide_extension(self, request: ApprovalRequest, decision: Approval | bool | None) -> str | None:
+        """Extend a budget as a person has decided. Return why the run must stop, if the person refused.
+
+        Raises LookupError while the request is pending.
+        """
+        approval = Approval(allowed=decision) if isinstance(decision, bool) else decision
+        return await self._engine.costs.apply_decision(self._budget.payer, request, approval)
+
+
+def require_question(run: Run, answer: Answers) -> None:
+    """Raise SetupError for an answer to a run that has no question."""
+    if answer is not None and not run.questions:
+        raise SetupError(f"The run {run.id!r} has no open question. Resume it without an answer.")
+
+
+class PausedRuns:
+    """What waiting runs of this process have in memory: with the secrets that the store does not have."""
+
+    def __init__(self) -> None:
+        self._runs: OrderedDict[str, tuple[int, Any]] = OrderedDict()
+
+    def add(self, run: Run, value: Any) -> None:
+        self._runs[run.id] = (run.entry_count, value)
+        if len(self._runs) > MAX_PAUSED_RUNS:
+            self._runs.popitem(last=False)
+
+    def pop(self, run: Run) -> Any:
+        """Return the value of the run; None if another process has continued the run since."""
+        number, value = self._runs.pop(run.id, (0, None))
+        return value if number == run.entry_count else None
 
 
 # A call inside `call_tool`, which is executed instead

@@ -182,16 +182,13 @@ def _parse_pairs(text: str) -> dict[str, Any] | None:
         pair = _PAIR.match(text, at)
         if pair is None or pair["name"] in pairs:
             return None
-        pairs[pair["name"]] = _parse_scalar(pair["value"].strip())
+        value = pair["value"].strip()
+        try:
+            pairs[pair["name"]] = parse_literal(value)
+        except ValueError:
+            pairs[pair["name"]] = value
         at = pair.end()
     return pairs
-
-
-def _parse_scalar(text: str) -> Any:
-    try:
-        return parse_literal(text)
-    except ValueError:
-        return text
 
 
 def _normalize_key(key: Any) -> str:

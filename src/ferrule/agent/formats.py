@@ -30,7 +30,7 @@ from ferrule.core.names import model_name
 from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import ModelError, SetupError, error_text
 from ferrule.memory.context import ExecutionContext
-from ferrule.parsing import KnownTools, ParsedText, ToolCallReader, parse_model_text, remove_empty_markup
+from ferrule.parsing import KnownTools, ToolCallReader, parse_model_text, remove_empty_markup
 from ferrule.texts.language import detect_language
 from ferrule.texts.prompts import prompt_texts
 from ferrule.texts.shorten import estimate_tokens, shorten
@@ -196,7 +196,10 @@ class ToolCallFormat:
             return ParsedReply(text=reply.text or "The model refuses to answer this.")
         reading = parse_model_text(reply.text, offer.known_tools, until_prose=True)
         if reply.tool_calls:
-            return ParsedReply(text=_text_without_calls(reply, reading), calls=reply.tool_calls)
+            calls = [(call.name, call.arguments) for call in reply.tool_calls]
+            repeats_calls = all((call.name, call.arguments) in calls for call in reading.calls)
+            text = remove_empty_markup(reading.text if repeats_calls else reply.text)
+            return ParsedReply(text=text, calls=reply.tool_calls)
         if reading.calls:
             return ParsedReply(text=remove_empty_markup(reading.text), calls=reading.calls, source=reading.source)
         answer = reading.text.rpartition("Final Answer:")[2].strip()  # some models write their reasoning before it
@@ -315,13 +318,6 @@ def ask_for_answer_from_results(run: Run) -> list[Message]:
     results = dict(reversed(results.items()))
     lines = [texts.result.format(tool=call, text=text) for call, text in results.items()]
     return [*before, user_message("\n\n".join([run.task, "\n".join(lines), texts.answer_now]))]
-
-
-def _text_without_calls(reply: ModelReply, reading: ParsedText) -> str:
-    """Return the text of a reply with calls, without the same calls written as text."""
-    calls = [(call.name, call.arguments) for call in reply.tool_calls]
-    repeats_calls = all((call.name, call.arguments) in calls for call in reading.calls)
-    return remove_empty_markup(reading.text if repeats_calls else reply.text)
 
 
 # Replies that are no answers

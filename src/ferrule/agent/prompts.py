@@ -39,6 +39,7 @@ _MAX_VALUES: Final = 10
 _TOOL_SWITCHES: Final = "tool_switches"
 
 _CLOSING_TAG = lazy_pattern(r"<\s*/\s*(observation)", re.IGNORECASE)
+_ESCAPED_TAG = r"<\\/\1"
 
 
 # For models that decide by prompt
@@ -202,14 +203,10 @@ def _format_call(attempt: Mapping[str, Any]) -> str:
 
 
 def _format_observations(context: ExecutionContext, heading: str, limit: int) -> str:
-    observations = [_mark_observation(text) for text in context.observation_texts[-limit:]]
-    return "\n".join([f"{heading}:", *observations]) if observations else ""
-
-
-def _mark_observation(text: str) -> str:
     # A page that contains the closing tag must not end the marked part.
-    escaped = _CLOSING_TAG.sub(r"<\\/\1", shorten(text.strip(), _OBSERVATION_LENGTH))
-    return f"<observation>\n{escaped}\n</observation>"
+    texts = (shorten(text.strip(), _OBSERVATION_LENGTH) for text in context.observation_texts[-limit:])
+    observations = [f"<observation>\n{_CLOSING_TAG.sub(_ESCAPED_TAG, text)}\n</observation>" for text in texts]
+    return "\n".join([f"{heading}:", *observations]) if observations else ""
 
 
 def _pattern_lines(context: ExecutionContext, texts: PromptTexts, only: str | None = None) -> Iterator[str]:

@@ -41,15 +41,7 @@ from ferrule.core.messages import (
     text_of_message,
     tool_message,
 )
-from ferrule.errors import (
-    FerruleError,
-    LockHeld,
-    LockLost,
-    RunInProgress,
-    RunInterrupted,
-    SetupError,
-    error_text,
-)
+from ferrule.errors import FerruleError, LockHeld, LockLost, RunInProgress, RunInterrupted, SetupError, error_text
 from ferrule.memory import ExecutionContext
 from ferrule.policy.approvals import ApprovalRequest, Question
 from ferrule.policy.budgets import RunCosts, is_extension_request

@@ -30,11 +30,10 @@ from ferrule.agent.answer import (
     StepResult,
 )
 from ferrule.agent.budget import NeedsPerson, RunBudget
-from ferrule.agent.calls import RunCall, RunCalls
+from ferrule.agent.calls import HumanReply, PausedRuns, RunCall, RunCalls, RunRequests
 from ferrule.agent.control_tools import ASK_USER, FINISH_TASK
 from ferrule.agent.formats import MAX_OUTPUT_ATTEMPTS, OutputType, ReplyFormat
 from ferrule.agent.prompts import explain_stop
-from ferrule.agent.requests import HumanReply, PausedRuns, RunRequests
 from ferrule.agent.run import Run
 from ferrule.agent.toolbox import Toolbox, ToolOffer
 from ferrule.core.call import Progress, ToolExecutionResult
@@ -44,12 +43,7 @@ from ferrule.core.messages import text_of_message, user_message
 from ferrule.core.model import Model, can_reason
 from ferrule.core.patterns import lazy_pattern
 from ferrule.core.spec import Tool
-from ferrule.errors import (
-    KNOWN_FAILURE,
-    PERMISSION_DENIED,
-    TOOL_NOT_FOUND,
-    VALIDATION_ERROR,
-)
+from ferrule.errors import KNOWN_FAILURE, PERMISSION_DENIED, TOOL_NOT_FOUND, VALIDATION_ERROR
 from ferrule.memory.run_memory import VOLATILE_NAME
 from ferrule.policy.approvals import ApprovalRequest, Question
 from ferrule.texts.language import detect_language
@@ -185,19 +179,20 @@ class ActiveRun:
         """Execute the calls and record a result for each, or the question it waits for."""
         self._repetitions = self._repetitions + 1 if calls and all(map(self._find_last_result, calls)) else 0
         self._insistent_calls = 0
+
+        async def execute_chain(chain: Sequence[RunCall]) -> None:
+            for call in chain:
+                await self._execute_call(call, offer)
+
         if len(calls) == 1:
             await self._execute_call(calls[0], offer)
         else:
-            chains = (self._execute_chain(chain, offer) for chain in _group_into_chains(calls))
             # Not a TaskGroup: a fault in one chain must not cancel calls that are running in another.
+            chains = map(execute_chain, _group_into_chains(calls))
             for fault in await asyncio.gather(*chains, return_exceptions=True):
                 if fault is not None:
                     raise fault
         self._refused_turns = self._refused_turns + 1 if calls and self._insistent_calls == len(calls) else 0
-
-    async def _execute_chain(self, chain: Sequence[RunCall], offer: ToolOffer) -> None:
-        for call in chain:
-            await self._execute_call(call, offer)
 
     async def ask_person(self, offer: ToolOffer) -> None:
         """Ask the person at hand for what the run waits for, and continue; the run waits for what has no reply."""
@@ -218,20 +213,16 @@ class ActiveRun:
         for call_id, reply in replies.items():
             resolved = self.toolbox.resolve(waiting[call_id], offer)
             if isinstance(reply, str):
-                self._record_user_answer(resolved, reply)
+                result = ToolExecutionResult(is_success=True, tool_name=resolved.tool_id, output={"result": reply})
+                self._record_answer(resolved, reply, result=result)
+                if self.memory is not None:  # calls that failed before may succeed, now that the answer is there
+                    self.memory.clear_failures()
             elif reply.state in ("used", "expired"):  # the call has no result: the person is asked again
                 await self._execute_call(resolved, offer)
             elif resolved.call.error is not None and reply.state == "approved":
                 self._record_answer(resolved, resolved.call.error, error_type=VALIDATION_ERROR)
             else:
                 await self._execute(resolved, reply)
-
-    def _record_user_answer(self, resolved: RunCall, text: str) -> None:
-        """Record the user's answer to a question. Calls that failed before may be tried again, now that it is known."""
-        result = ToolExecutionResult(is_success=True, tool_name=resolved.tool_id, output={"result": text})
-        self._record_answer(resolved, text, result=result)
-        if self.memory is not None:
-            self.memory.clear_failures()
 
     def begin_tool_use(self, tool: Tool) -> None:
         """Tell a tool that this run uses it, the first time."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TypeAlias
+from functools import cached_property, lru_cache
+from typing import Final, Literal, TypeAlias
 
 from ferrule.catalog.search.terms import extract_terms
+from ferrule.core.patterns import lazy_pattern
 from ferrule.core.spec import Tool, ToolCapability, ToolType
 from ferrule.texts.language import begins_with_cjk
 
@@ -142,3 +143,52 @@ DEFAULT_TABLE = TagTable(
     }
 )
 """The words tools are usually described with, in English and Chinese."""
+
+
+# What an action does that declares no effects: it reads, computes, or changes something, by its name and tags
+
+ActionKind: TypeAlias = Literal["reads", "computes", "changes"]
+
+_CHANGING: Final = frozenset(
+    "accept add allocate append apply approve archive assign book buy cancel claim clear click close commit consume "
+    "create decrement delete deploy dequeue disable dispatch draw drop edit enable enqueue execute exec fill "
+    "flush forward grant import increment insert install invite kill lock log mark merge modify move mute next notify "
+    "open order patch pay pop post press publish purchase push put register reject release remove rename reply reserve "
+    "reset restart restore revoke run save schedule send set share shift sign start stop submit subscribe swap sync "
+    "toggle transfer trigger unlock unsubscribe update upload upsert vote withdraw write".split()
+)
+"""Words that change something wherever they stand in a name: `read_and_archive`, `get_next_ticket`."""
+_CHANGING_CHINESE: Final = lazy_pattern(
+    r"[发寄]送|发[布帖信]|写|删|改|更新|创建|新[建增]|添加|增加|插入|保存|上传|提交|支付|付款|转账|购买|下单|预[订约定]|取消|标记|归档|移动|"
+    r"清[空除]|设置|启动|停止|关闭|执行|运行|安装|注册|回复|领取|下一|出队|撤销|审批|批准|拒绝"
+)
+_COMPUTING: Final = frozenset("calc calculate calculator calculation compute evaluate math time clock date now".split())
+_COMPUTING_CHINESE: Final = lazy_pattern(r"计算|算术|时间|日期|几点")
+_READING: Final = frozenset(
+    "browse check count describe extract fetch find forecast get inspect list lookup news query read research retrieve "
+    "scan search show status view weather web".split()
+)
+_READING_CHINESE: Final = lazy_pattern(r"搜|查|检索|读|获取|列出|提取|查看|天气|新闻|浏览")
+_NAME_WORD = lazy_pattern(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+
+@lru_cache(maxsize=4096)
+def _kind_of_name(name: str) -> ActionKind | None:
+    words = {word.casefold() for word in _NAME_WORD.findall(name)}
+    if words & _CHANGING or _CHANGING_CHINESE.search(name):
+        return "changes"
+    if words & _COMPUTING or _COMPUTING_CHINESE.search(name):
+        return "computes"
+    return "reads" if words & _READING or _READING_CHINESE.search(name) else None
+
+
+def infer_kind(names: Collection[str], tags: Collection[str]) -> ActionKind | None:
+    """Return what an action does, or None if neither its names nor its tags say it. One changing word decides.
+
+    The words of a description do not count: it also says what a tool is not for.
+    """
+    by_name, by_tag = {_kind_of_name(name) for name in names}, {_kind_of_name(tag) for tag in tags}
+    if "changes" in by_name | by_tag:
+        return "changes"
+    kinds = by_name - {None} or by_tag
+    return "computes" if "computes" in kinds else "reads" if "reads" in kinds else None

@@ -44,7 +44,7 @@ COMMANDS: Final = {
     "approvals": ("approvals:approvals_app", "See and decide what waits for your approval."),
     "policy": ("approvals:policy_app", "See which calls the policy allows."),
     "trust": ("project:trust", "Trust a folder: let its Python files, skills, servers and settings be used."),
-    "tokens": ("serve:tokens_app", "Create, list and revoke the tokens of `ferrule serve`."),
+    "tokens": ("serve:tokens_app", "Create, list, rotate and revoke the tokens of `ferrule serve`."),
     "credentials": (
         "mcp_trust:credentials_app",
         "Store credentials that are sent to remote MCP servers on your behalf.",

@@ -149,7 +149,7 @@ async def _decide(session: Session, name: str, arguments: dict[str, Any] | None,
             checked = engine.check(tool, arguments, capability.name)
             if not checked.is_valid:
                 problems = " ".join(map(str, checked.errors))
-                raise SetupError(f"No rule decides, because {name} cannot be called so: {problems}")
+                raise SetupError(f"No rule decides, because the arguments of {name} are not valid: {problems}")
             arguments = checked.validated_params
         for warning in find_rules_without_tools(engine.policy, engine.registry):
             print_error(f"ferrule: {warning} Compare its names with: ferrule tools list")

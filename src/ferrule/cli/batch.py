@@ -64,7 +64,7 @@ def run_batch(
     model: Annotated[str | None, typer.Option("--model", "-m", help="As for `ferrule ask`.")] = None,
     tools: Annotated[list[str] | None, typer.Option("--tool", "-t", help="Use only this tool; repeatable.")] = None,
     budget: Annotated[
-        float | None, typer.Option("--budget", min=0, help="The most that all tasks together may cost.")
+        float | None, typer.Option("--budget", min=0, help="The maximum cost of all tasks together.")
     ] = None,
     turns: Annotated[int | None, typer.Option("--turns", min=1, help="Turns per task.")] = None,
     tokens: Annotated[int | None, typer.Option("--tokens", min=1, help="Tokens per task.")] = None,
@@ -72,7 +72,7 @@ def run_batch(
         float | None,
         typer.Option("--timeout", min=0.001, help="Seconds per task, without waits for the model's server."),
     ] = None,
-    cost: Annotated[float | None, typer.Option("--cost", min=0, help="The most that one task may cost.")] = None,
+    cost: Annotated[float | None, typer.Option("--cost", min=0, help="The maximum cost of each task.")] = None,
     patience: Annotated[
         float, typer.Option("--patience", min=1, help="Seconds without any reply of the model after which it stops.")
     ] = 3600.0,

@@ -2,43 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
-import shutil
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
 from ferrule.cli import printing
-from ferrule.cli.session import EXIT_USAGE, AsJson, Session, fail, parse_pairs, run
+from ferrule.cli.session import AsJson, Session, fail, parse_pairs, run
 from ferrule.cli.terminal import echo, print_error
 from ferrule.config import FerruleConfig
 from ferrule.core.names import did_you_mean
 from ferrule.core.secrets import Redaction
 from ferrule.core.spec import Tool
-from ferrule.errors import CallError, FerruleError, LoadError, SetupError
+from ferrule.errors import CallError, LoadError, SetupError
 from ferrule.folder_trust import accept_server
 from ferrule.kinds.mcp.config import SERVING_VARIABLE, McpServerConfig, read_server_config
 from ferrule.kinds.mcp.executor import McpExecutor
 from ferrule.kinds.mcp.mcp_json import (
-    ImportedServer,
     change_server,
-    find_client_files,
-    import_servers,
-    read_servers_file,
-    settings_folder,
     write_server,
 )
 from ferrule.kinds.mcp.servers import McpFileSource
-from ferrule.store.location import atomic_write
 
 mcp_app = typer.Typer(help="Use the tools of MCP servers.", no_args_is_help=True)
 
@@ -173,14 +164,24 @@ def serve(
     ] = None,
     search: Annotated[bool, typer.Option("--search", help="Offer two tools that find and call the others.")] = False,
     plain_names: Annotated[
-        bool, typer.Option("--plain-names", help="Name actions as their servers do, where that is unique.")
+        bool | None,
+        typer.Option(
+            "--plain-names/--server-names",
+            help="Name actions as their servers do, where unique, or SERVER__ACTION.",
+        ),
+    ] = None,
+    bundled: Annotated[
+        bool, typer.Option("--bundled", help="Offer the bundled tools too, and those of installed packages.")
     ] = False,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Also offer the servers of this file.")] = None,
     folder: Annotated[
         Path | None, typer.Option("--folder", help="Offer the project of this folder, as far as you trust it.")
     ] = None,
 ) -> None:
-    """Serve the project's tools to the MCP client that starts this, on standard input and output."""
+    """Serve the servers of mcp.json and the project's tools to the MCP client that starts this, on standard input.
+
+    Bundled tools are offered with --bundled, where ferrule.toml names them, or where --tool or --virtual selects them.
+    """
     from ferrule.library.library import UnifiedToolLibrary
     from ferrule.server.mcp import McpServer, ask_client
 
@@ -195,11 +196,14 @@ def serve(
     _refuse_to_serve_itself(file)
 
     async def command() -> None:
-        options: dict[str, Any] = {"tools": tools, "search": search, "plain_names": plain_names}
+        options: dict[str, Any] = {"tools": tools, "search": search or None, "plain_names": plain_names}
         if virtual is not None:
             section = session.config().server.virtual_server(virtual).model_dump()
-            options = {name: value or section[name] for name, value in options.items()}
-        engine = session.engine(on_elicit=ask_client, watch=True, mcp_file=file)
+        else:
+            section = {"tools": None, "search": False, "plain_names": True}
+        options = {name: section[name] if value is None else value for name, value in options.items()}
+        named = None if bundled or tools or virtual is not None else _find_named_tools(session.config())
+        engine = session.engine(on_elicit=ask_client, watch=True, mcp_file=file, bundled=named)
         library = UnifiedToolLibrary(engine=engine, hub=session.config().hub)
         server = McpServer(library, memory=memory, **options)
         async with library:
@@ -208,6 +212,14 @@ def serve(
             await server.serve_stdio()
 
     run(command())
+
+
+def _find_named_tools(config: FerruleConfig) -> Collection[str] | None:
+    """Return the bundled tools that ferrule.toml names; None if it says by `builtin_tools` which are offered."""
+    section = {} if config.path is None else tomllib.loads(config.path.read_text("utf-8")).get("engine", {})
+    if "builtin_tools" in section or "FERRULE_ENGINE_BUILTIN_TOOLS" in os.environ:
+        return None
+    return config.tools.plugins.keys()
 
 
 def _refuse_to_serve_itself(file: Path | None) -> None:
@@ -241,7 +253,7 @@ def list_servers(context: typer.Context, file: File = None, as_json: AsJson = Fa
 def test_server(
     context: typer.Context,
     name: Server,
-    timeout: Annotated[float, typer.Option("--timeout", "-t", min=0.1, help="Seconds to wait for it.")] = 60,
+    timeout: Annotated[float, typer.Option("--timeout", "-t", min=0.1, help="Seconds to wait for the server.")] = 60,
     file: File = None,
     as_json: AsJson = False,
 ) -> None:
@@ -341,223 +353,3 @@ def choose_file(context: typer.Context, named: Path | None) -> Path:
     inside = config.path is not None and config.engine_config.mcp_file is not None
     path = Path(config.engine_config_with_paths.mcp_file) if inside else DEFAULT_FILE
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-
-
-# The files in which MCP clients list servers: `import` reads them, `install` writes them
-
-CODEX_KEY: Final = "mcp_servers"
-
-
-@mcp_app.command("import")
-def import_from_others(
-    context: typer.Context,
-    source: Annotated[
-        Path | None, typer.Option("--from", help="A file to take servers from; else those of Claude, Cursor, VS Code.")
-    ] = None,
-    file: File = None,
-    force: Force = False,
-    as_json: AsJson = False,
-) -> None:
-    """Take over the servers of Claude Desktop, Claude Code, Cursor, VS Code and Windsurf."""
-    file = choose_file(context, file)
-    project = file.absolute().parent
-    sources = [source] if source is not None else [path for _, path in find_client_files(project)]
-    imported: list[ImportedServer] = []
-    problems: list[LoadError] = []
-    for path in sources:
-        if path.absolute() == file.absolute():
-            continue
-        try:
-            imported += import_servers(path, file, project=project, replace=force)
-        except LoadError as error:
-            problems.append(error)
-    if names := [each.name for each in imported if each.outcome in ("added", "replaced")]:
-        tools = {tool.id: tool.target for tool in McpFileSource(file).load().tools}
-        for name in names:  # the user has just imported these servers, and is not asked about them
-            if isinstance(config := tools.get(name), McpServerConfig):
-                accept_server(project_folder(context, file), name, config)
-    if as_json:
-        servers = [{"name": i.name, "from": str(i.path), "outcome": i.outcome, "note": i.note} for i in imported]
-        printing.print_json({"servers": servers, "errors": [str(p) for p in problems]})
-    else:
-        for each in imported:
-            echo(f"{each.outcome:<8} {each.name} from {each.path}" + (f": {each.note}" if each.note else ""))
-        for problem in problems:
-            print_error(f"ferrule: not read: {problem}")
-        if not imported and not problems:
-            echo("No servers of other programs were found. Name a file with --from.")
-    if source is not None and problems:
-        raise typer.Exit(EXIT_USAGE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientFile:
-    """Where a client lists its servers, and in which form."""
-
-    title: str
-    user_path: Path
-    project_path: str | None
-    """Below the folder of a project; None if the client has no such file."""
-    key: str = "mcpServers"
-    names_type: bool = False
-    """Whether an entry says that it is a program."""
-
-    @property
-    def is_toml(self) -> bool:
-        return self.user_path.suffix == ".toml"
-
-
-def client_files() -> dict[str, ClientFile]:
-    """Return the files of all known clients, by their names on the command line."""
-    home = Path.home()
-    settings = settings_folder(home)
-    codex = Path(os.environ.get("CODEX_HOME") or home / ".codex")
-    return {
-        "claude": ClientFile(
-            title="Claude Desktop",
-            user_path=settings / "Claude" / "claude_desktop_config.json",
-            project_path=None,
-        ),
-        "claude-code": ClientFile(title="Claude Code", user_path=home / ".claude.json", project_path=".mcp.json"),
-        "cursor": ClientFile(title="Cursor", user_path=home / ".cursor" / "mcp.json", project_path=".cursor/mcp.json"),
-        "vscode": ClientFile(
-            title="VS Code",
-            user_path=settings / "Code" / "User" / "mcp.json",
-            project_path=".vscode/mcp.json",
-            key="servers",
-            names_type=True,
-        ),
-        "codex": ClientFile(title="Codex", user_path=codex / "config.toml", project_path=".codex/config.toml"),
-    }
-
-
-@mcp_app.command("install")
-def install(
-    context: typer.Context,
-    client: Annotated[str, typer.Argument(help="claude, claude-code, cursor, vscode or codex.")],
-    name: Annotated[str, typer.Option("--name", help="What the client calls the server.")] = "ferrule",
-    virtual: Annotated[str | None, typer.Option("--virtual", help="Offer only this virtual server.")] = None,
-    search: Annotated[bool, typer.Option("--search", help="Offer two tools that find and call the others.")] = False,
-    in_project: Annotated[bool, typer.Option("--project", help="Write the client's file in this folder.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be written.")] = False,
-    file: File = None,
-    force: Force = False,
-    as_json: AsJson = False,
-) -> None:
-    """Write Ferrule into a client's list of MCP servers. Other entries stay, and the old file is kept as FILE.bak."""
-    files = client_files()
-    if client not in files:
-        fail(f"There is no client {client!r}.{did_you_mean(client, files)} Known: {', '.join(files)}.")
-    target = files[client]
-    if in_project and target.project_path is None:
-        fail(f"{target.title} has no file for one project: leave out --project.")
-    path = Path.cwd() / str(target.project_path) if in_project else target.user_path
-    options = [*(("--virtual", virtual) if virtual else ()), *(("--search",) if search else ())]
-    entry = _make_entry(context.obj, file, options)
-    if target.names_type:
-        entry = {"type": "stdio", **entry}
-    if not dry_run:
-        try:
-            _write_entry(target, path, name, entry, force)
-        except (FerruleError, OSError) as error:
-            fail(f"{error}\nThe entry: {json.dumps({name: entry})}")
-    if as_json:
-        printing.print_json(
-            {"client": client, "file": str(path), "name": name, "server": entry, "written": not dry_run}
-        )
-        return
-    text = _format_toml(name, entry).strip() if target.is_toml else json.dumps({target.key: {name: entry}}, indent=2)
-    if dry_run:
-        echo(f"{path}\n{text}")
-        return
-    echo(f"added {name} to {path}")
-    if both := _find_servers_of_both(path, file, target):
-        echo(f"{', '.join(both)}: now behind Ferrule too; remove them from {path}")
-    echo(f"Restart {target.title} to use it.")
-
-
-def _find_servers_of_both(path: Path, file: Path | None, target: ClientFile) -> list[str]:
-    """Return the servers that the client would have twice: by its own entry, and through Ferrule."""
-    own_file = DEFAULT_FILE if file is None else file
-    if target.is_toml or not own_file.is_file():
-        return []
-    try:
-        names, own_names = (read_servers_file(each).servers for each in (path, own_file))
-    except LoadError:
-        return []
-    return [name for name in names if name in own_names]
-
-
-def _make_entry(session: Session, file: Path | None, options: list[str]) -> dict[str, Any]:
-    """Describe how the client starts Ferrule: with full paths, because the client may be in any folder.
-
-    A project is named by its folder: a file that is named counts as trusted, and what is added to the folder later
-    would be run without a question.
-    """
-    program = shutil.which(sys.argv[0]) or ""
-    is_script = Path(program).stem == "ferrule"
-    # -P: otherwise Python would import modules from whatever folder the client is started in.
-    command = [os.path.abspath(program)] if is_script else [sys.executable, "-P", "-m", "ferrule"]
-    if file is not None:
-        command += ["mcp", "serve", "--file", str(_require_file(file))]
-    elif (config := session.config()).path is not None and session.accepted_servers is None:  # by `--config`
-        command += ["--config", str(config.path.absolute()), "mcp", "serve"]
-    else:
-        folder = config.root if config.path is not None else _require_file(DEFAULT_FILE).parent
-        command += ["mcp", "serve", "--folder", str(folder.absolute())]
-    return {"command": command[0], "args": [*command[1:], *options]}
-
-
-def _require_file(file: Path) -> Path:
-    path = file.absolute()
-    if not path.is_file():
-        fail(f"There is no {path}: add a server first, with: ferrule mcp add NAME -- COMMAND")
-    return path
-
-
-def _write_entry(target: ClientFile, path: Path, name: str, entry: Mapping[str, Any], replace: bool) -> None:
-    before = path.read_bytes() if path.exists() else None
-    if target.is_toml:
-        _write_toml(path, name, entry, replace=replace)
-    else:
-        write_server(path, name, entry, replace=replace, key=target.key)
-    if before is not None:
-        atomic_write(path.with_name(f"{path.name}.bak"), before)
-
-
-# Codex: a table in TOML. The rest of the file, comments included, stays as it is.
-
-
-def _write_toml(path: Path, name: str, entry: Mapping[str, Any], *, replace: bool) -> None:
-    text = path.read_text("utf-8") if path.exists() else ""
-    try:
-        servers = tomllib.loads(text).get(CODEX_KEY, {})
-    except tomllib.TOMLDecodeError as error:
-        raise LoadError(f"the file is not TOML: {error}", path=path) from None
-    if name in servers:
-        if not replace:
-            raise LoadError(f"there is already a server {name!r}", path=path, hint="use --force to replace it")
-        text = _remove_tables(text, name)
-    text = f"{text.rstrip()}\n\n{_format_toml(name, entry)}".lstrip()
-    if tomllib.loads(text).get(CODEX_KEY, {}).get(name) != dict(entry):
-        raise LoadError("the server is written in another way there", path=path, hint="change the file by hand")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(path, text.encode())
-
-
-def _remove_tables(text: str, name: str) -> str:
-    key = rf'(?:{re.escape(name)}|"{re.escape(name)}")'
-    header = re.compile(rf"\s*\[\s*{CODEX_KEY}\s*\.\s*{key}\s*(\.[^\]]*)?\]")
-    lines, is_own = [], False
-    for line in text.splitlines(keepends=True):
-        if line.lstrip().startswith("["):
-            is_own = header.match(line) is not None
-        if not is_own:
-            lines.append(line)
-    return "".join(lines)
-
-
-def _format_toml(name: str, entry: Mapping[str, Any]) -> str:
-    lines = [f"[{CODEX_KEY}.{json.dumps(name)}]"]
-    lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in entry.items()]  # JSON texts are TOML
-    return "\n".join(lines) + "\n"

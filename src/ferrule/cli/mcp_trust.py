@@ -15,7 +15,8 @@ from urllib.parse import parse_qs, urlsplit
 import typer
 
 from ferrule.cli import printing
-from ferrule.cli.mcp import File, Server, choose_file, find_server, find_trusted_server, mcp_app, require_accepted
+from ferrule.cli.mcp import File, Server, choose_file, find_server, find_trusted_server, require_accepted
+from ferrule.cli.mcp_install import mcp_app
 from ferrule.cli.session import AsJson, fail, run, run_with_store
 from ferrule.cli.terminal import confirm, echo, print_error
 from ferrule.core.content import encode_json
@@ -265,7 +266,7 @@ _CALLBACK_PATH: Final = "/callback"
 _PAGE: Final = "<!doctype html><title>Ferrule</title><p>{}</p>"
 
 Token = Annotated[
-    str | None, typer.Option("--token", help="Of the client with this token of `ferrule serve`, instead of yours.")
+    str | None, typer.Option("--token", help="For the client with this token of `ferrule serve`; default: for you.")
 ]
 Tenant = Annotated[str, typer.Option("--tenant", help="The tenant of that token.")]
 
@@ -328,7 +329,7 @@ def log_in(
     context: typer.Context,
     name: Server,
     paste: Annotated[
-        bool, typer.Option("--paste", help="The browser is on another machine: paste the address it ends at.")
+        bool, typer.Option("--paste", help="For a browser on another machine: you paste the address that it ends at.")
     ] = False,
     file: File = None,
     as_json: AsJson = False,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import typer
 
-from ferrule.catalog.validation.messages import describe_expected
+from ferrule.catalog.validation.validator import describe_expected
 from ferrule.cli.terminal import echo, indent_lines, print_error, show_control_characters
 from ferrule.core.call import ToolExecutionResult
 from ferrule.core.content import as_text, encode_json

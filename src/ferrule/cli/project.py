@@ -433,7 +433,7 @@ def trust(
     directory: Annotated[
         Path | None, typer.Argument(metavar="[DIR]", help="The folder of the project; else the one you are in.")
     ] = None,
-    revoke: Annotated[bool, typer.Option("--revoke", help="Trust the folder no longer.")] = False,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Stop trusting the folder.")] = False,
     show_list: Annotated[bool, typer.Option("--list", help="List the trusted folders.")] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -86,7 +86,7 @@ def get_artifact(
     artifact_id: Annotated[str, typer.Argument(help="The id, as the note at the end of a shortened result names it.")],
     output: Output = None,
 ) -> None:
-    """Print a long result whole, as it is stored; text is not escaped."""
+    """Print a long result completely, as it is stored; text is not escaped."""
     data = context.obj.store().artifacts.get(artifact_id)
     with contextlib.suppress(ValueError):
         document = json.loads(data)

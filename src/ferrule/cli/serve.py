@@ -334,7 +334,7 @@ def _host_in_url(host: str) -> str:
 @tokens_app.command("new")
 def create_token(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Who will use it.")],
+    name: Annotated[str, typer.Argument(help="The name of the person or program that will use the token.")],
     role: Annotated[
         list[str] | None, typer.Option("--role", "-r", help="viewer, caller, approver or admin; may be repeated.")
     ] = None,
@@ -342,9 +342,9 @@ def create_token(
         list[str] | None, typer.Option("--tool", "-t", help="Only this tool or pattern; may be repeated.")
     ] = None,
     max_effect: Annotated[
-        str, typer.Option("--max-effect", help="The most a call may do: read_only, changing or destructive.")
+        str, typer.Option("--max-effect", help="The strongest effect of a call: read_only, changing or destructive.")
     ] = "destructive",
-    tenant: Annotated[str, typer.Option("--tenant", help="Whose data it sees.")] = "",
+    tenant: Annotated[str, typer.Option("--tenant", help="The tenant whose data the token gives access to.")] = "",
     rate: Annotated[float | None, typer.Option("--rate", help="Calls a minute.")] = None,
     concurrent: Annotated[int | None, typer.Option("--concurrent", help="Calls at the same time.")] = None,
     expires: Annotated[str | None, typer.Option("--expires", help="For how long: 30m, 12h, 90d.")] = None,

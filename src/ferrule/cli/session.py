@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -24,6 +24,7 @@ from ferrule.core.elicitation import OnElicit
 from ferrule.core.permission import Verdict
 from ferrule.engine import ToolEngine
 from ferrule.engine.config import NO_FOLDER
+from ferrule.engine.plugins import ToolPlugins, find_plugin_entries
 from ferrule.errors import (
     APPROVAL_REQUIRED,
     CANCELLED,
@@ -145,15 +146,23 @@ class Session:
         tool_name: str | None = None,
         mcp_file: Path | None = None,
         is_long: bool = False,
+        bundled: Collection[str] | None = None,
     ) -> ToolEngine:
         """Make the project's engine. Only a server needs to `watch` files.
 
         A command that runs long (`is_long`) writes its records into the database while it runs.
 
         With `tool_name`, only plugins that provide this tool are loaded at first. For `mcp_file` see `project`.
+        `bundled` names the only bundled tools, and tools of installed packages, that are loaded; None: as configured.
         """
         project = self.project(watch=watch, mcp_file=mcp_file)
+        if bundled is not None:
+            engine_config = dataclasses.replace(project.engine_config, builtin_tools=False)
+            project = dataclasses.replace(project, engine_config=engine_config)
         engine = project.engine(defer_record_import=not (watch or is_long), on_elicit=on_elicit, tool_name=tool_name)
+        if bundled:
+            excluded = [entry.name for entry in find_plugin_entries() if entry.name not in bundled]
+            engine.use_plugins(ToolPlugins(project.tool_setup(engine), excluded=excluded))
         self.tracing = start_tracing(project.telemetry, engine)
         return engine
 

@@ -281,7 +281,7 @@ async def _answer_elicitation(question: Elicitation) -> dict[str, Any]:
 
 async def _ask_field(name: str, field: JsonSchema, required: bool) -> Any:
     """Ask for the value of one field until the value is valid; None for a skipped one."""
-    from ferrule.catalog.validation.messages import describe_expected
+    from ferrule.catalog.validation.validator import describe_expected
     from ferrule.core.content import as_text
 
     if field.get("description"):

@@ -26,7 +26,6 @@ from ferrule.cli.terminal import print_error
 from ferrule.core.spec import Tool, ToolType
 from ferrule.kinds.skill.directory import SkillsDirectory, find_skill_file, skill_folders
 from ferrule.kinds.skill.folder import SkillFolder
-from ferrule.kinds.skill.strict_validation import validate_skill
 
 tools_app = typer.Typer(help="List, show, search and check tools.", no_args_is_help=True)
 
@@ -165,6 +164,8 @@ def validate_skills(
         folders = [folder for path in paths for folder in _find_skills(path) or [path]]
     else:
         folders = [folder for path in _project_skill_folders(context.obj) for folder in _find_skills(path)]
+    from ferrule.kinds.skill.front_matter import validate_skill  # imports pydantic
+
     results = {folder: validate_skill(folder) for folder in folders}
     problems = [error for errors in results.values() for error in errors]
     valid = [str(folder) for folder, errors in results.items() if not errors]

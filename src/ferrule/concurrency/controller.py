@@ -88,7 +88,7 @@ class ToolConcurrencyController:
         # Not at module level as usual: the slots of two controllers must not be taken for nested ones of each other.
         self._current: ContextVar[Slot | None] = ContextVar("ferrule_slot", default=None)
         # Calls of workflow nodes are not limited: they get this slot, which is never counted.
-        self._unlimited = Slot(Bucket("", self._scheduler, None, None, []), None)
+        self._unlimited = Slot(Bucket("", self._scheduler, []), None)
         self._unlimited.state = RELEASED
         self._arrivals = count()
         self._total_acquired = 0

@@ -20,7 +20,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from sys import maxsize
 from typing import Final, TypeAlias
 from uuid import uuid4
 
@@ -66,13 +65,10 @@ class _LeasedSlots:
     """What this process has of the slots of one bucket."""
 
     slots: int = 0
+    grant: SlotGrant = SlotGrant()
+    """The last one. An adaptive limit in it is as it is now."""
     held_since: float = 0.0
     used_at: float = 0.0
-    others_waiting: int = 0
-    processes: int = 1
-    limit: int = maxsize
-    """Of all processes together; an adaptive one as it is now."""
-    is_over_limit: bool = False
     is_yielding: bool = False
     """Whether slots are given to other processes as soon as their calls have ended."""
 
@@ -182,7 +178,7 @@ class FleetLimits:
         intervals: list[float] = []
         for name, lease in self._slots.items():
             bucket, demand = scheduler.buckets[name], self._demand(name)
-            is_unused = lease.slots and lease.others_waiting and not demand
+            is_unused = lease.slots and lease.grant.others_waiting and not demand
             if lease.is_yielding or is_unused or (demand > bucket.current and bucket.current >= bucket.limit):
                 intervals.append(POLL_INTERVAL)
             elif lease.slots:
@@ -213,7 +209,7 @@ class FleetLimits:
         if not request.slots and not request.starts:
             return
         try:
-            grants = await self._renew_leases(request)
+            slots, starts = await self._renew_leases(request)
         except Exception as error:  # whatever it is, calls wait for the next try
             self.failures += 1
             if self.failures == 1:
@@ -225,13 +221,13 @@ class FleetLimits:
             self._stop_expired()
             return
         self.failures = 0
-        for name, grant in grants.slots.items():
+        for name, grant in slots.items():
             self._accept_slots(name, grant, sent_at)
-        for name, start_grant in grants.starts.items():
+        for name, (number, next_in) in starts.items():
             rate = self._rates[name]
-            rate.starts, rate.used = start_grant.starts, 0
-            rate.expires_at = sent_at + START_LEASE_SECONDS * USABLE_PART if start_grant.starts else 0.0
-            rate.next_at = self._clock() + start_grant.next_in
+            rate.starts, rate.used = number, 0
+            rate.expires_at = sent_at + START_LEASE_SECONDS * USABLE_PART if number else 0.0
+            rate.next_at = self._clock() + next_in
         self._stop_expired()
         self._get_scheduler().start_ready()
 
@@ -251,13 +247,13 @@ class FleetLimits:
             lease.is_yielding = False
             return None
         load = None if bucket.adaptive is None else bucket.adaptive.take_report()
-        share = min(limit, lease.limit) // lease.processes
+        share = min(limit, lease.grant.limit) // lease.grant.processes
         # What is not used is given back immediately.
-        waited = lease.others_waiting and (not demand or now - lease.held_since >= TURN_SECONDS)
-        is_last = self.yields_to_others and lease.others_waiting > 0
+        waited = lease.grant.others_waiting and (not demand or now - lease.held_since >= TURN_SECONDS)
+        is_last = self.yields_to_others and lease.grant.others_waiting > 0
         if is_last:
             share, waited = min(share, 1), True
-        lease.is_yielding = lease.slots > share and bool(waited or lease.is_over_limit)
+        lease.is_yielding = lease.slots > share and bool(waited or lease.grant.is_over_limit)
         bucket.limit = lease.slots
         if lease.is_yielding:
             bucket.limit = share
@@ -283,8 +279,7 @@ class FleetLimits:
         lease, bucket = self._slots[name], self._get_scheduler().buckets[name]
         if grant.slots > lease.slots:
             lease.held_since = self._clock()
-        lease.slots, lease.others_waiting, lease.processes = grant.slots, grant.others_waiting, grant.processes
-        lease.limit, lease.is_over_limit = grant.limit, grant.is_over_limit
+        lease.slots, lease.grant = grant.slots, grant
         if bucket.adaptive is not None:
             bucket.adaptive.follow(grant.limit)
         bucket.usable_until = sent_at + self._config.lease_seconds * USABLE_PART

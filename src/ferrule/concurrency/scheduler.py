@@ -18,6 +18,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from math import inf
 from operator import attrgetter
 from sys import maxsize
@@ -88,42 +89,24 @@ class Slot:
 _RANK = attrgetter("rank")
 
 
+@dataclass(slots=True, eq=False)
 class Bucket:
     """Calls that share a limit."""
 
-    __slots__ = (
-        "adaptive",
-        "current",
-        "is_leased",
-        "limit",
-        "name",
-        "queue",
-        "rate",
-        "scheduler",
-        "timer",
-        "usable_until",
-        "waiting",
-    )
-
-    def __init__(
-        self,
-        name: str,
-        scheduler: SlotScheduler,
-        limit: int | None,
-        rate: CallRate | LeasedRate | None,
-        queue: list[Slot],
-    ) -> None:
-        self.name, self.scheduler, self.rate, self.queue = name, scheduler, rate, queue
-        self.limit = maxsize if limit is None else limit
-        self.adaptive: AdaptiveLimit | None = None
-        self.is_leased = False
-        """Whether the limit holds for several processes; then `limit` is the part that this one has leased."""
-        self.usable_until = inf
-        """When the lease ends for this process: from then on no call starts, even if nobody could lower the limit."""
-        self.current = 0
-        self.waiting = 0
-        self.timer: asyncio.TimerHandle | None = None
-        """Runs while the head of the queue waits for the rate limit."""
+    name: str
+    scheduler: SlotScheduler
+    queue: list[Slot]
+    limit: int = maxsize
+    rate: CallRate | LeasedRate | None = None
+    adaptive: AdaptiveLimit | None = None
+    is_leased: bool = False
+    """Whether the limit holds for several processes; then `limit` is the part that this one has leased."""
+    usable_until: float = inf
+    """When the lease ends for this process: from then on no call starts, even if nobody could lower the limit."""
+    current: int = 0
+    waiting: int = 0
+    timer: asyncio.TimerHandle | None = None
+    """Runs while the head of the queue waits for the rate limit."""
 
     def has_room(self) -> bool:
         return self.current < self.limit and (not self.is_leased or self.scheduler.clock() < self.usable_until)
@@ -134,19 +117,6 @@ class Bucket:
 
 class SlotScheduler:
     """The slots of one event loop."""
-
-    __slots__ = (
-        "buckets",
-        "clock",
-        "limit",
-        "loop",
-        "on_demand",
-        "queues",
-        "rate_limited",
-        "reclaiming",
-        "running",
-        "waiting",
-    )
 
     def __init__(
         self,
@@ -184,14 +154,14 @@ class SlotScheduler:
 
     def add_bucket(self, name: str) -> Bucket:
         """Add a bucket without configured limits, when it is first used."""
-        bucket = self.buckets[name] = Bucket(name, self, None, None, self.queues[0])
+        bucket = self.buckets[name] = Bucket(name, self, self.queues[0])
         return bucket
 
     def add_limited_bucket(
         self, name: str, limit: int | None, rate: CallRate | LeasedRate | None, *, is_leased: bool
     ) -> Bucket:
         """Add a bucket with separate limits, and so with a separate queue."""
-        bucket = self.buckets[name] = Bucket(name, self, limit, rate, [])
+        bucket = self.buckets[name] = Bucket(name, self, [], maxsize if limit is None else limit, rate)
         bucket.is_leased = is_leased
         if is_leased and limit is not None:
             bucket.limit, bucket.usable_until = 0, 0.0
@@ -432,20 +402,18 @@ class CallRate:
             starts.popleft()
 
 
+@dataclass(slots=True)
 class LeasedRate:
     """The part of a rate limit that this process has leased: a block of starts, to be used within a short time."""
 
-    __slots__ = ("expires_at", "limit", "next_at", "starts", "used")
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        """Of all processes together."""
-        self.starts = 0
-        """How many starts of the block are left."""
-        self.used = 0
-        self.expires_at = 0.0
-        self.next_at = 0.0
-        """When more starts may be free for this process."""
+    limit: int
+    """Of all processes together."""
+    starts: int = 0
+    """How many starts of the block are left."""
+    used: int = 0
+    expires_at: float = 0.0
+    next_at: float = 0.0
+    """When more starts may be free for this process."""
 
     def allows(self, now: float) -> bool:
         return self.starts > 0 and now < self.expires_at

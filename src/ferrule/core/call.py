@@ -146,20 +146,6 @@ class CallMemory(Protocol):
         """Store the result of a call; may add to its metadata."""
 
 
-class CallTool(Protocol):
-    """Calls another tool on behalf of a running one."""
-
-    def __call__(
-        self, tool_name: str, params: dict[str, Any], action: str | None, /
-    ) -> Awaitable[ToolExecutionResult]: ...
-
-
-class CallToolSync(Protocol):
-    """Like `CallTool`, for code that cannot await."""
-
-    def __call__(self, tool_name: str, params: dict[str, Any], action: str | None, /) -> ToolExecutionResult: ...
-
-
 @dataclass(slots=True)
 class Invocation:
     """One admitted call with valid arguments: everything an executor gets."""
@@ -170,9 +156,10 @@ class Invocation:
     params: dict[str, Any]
     context: ToolExecutionContext
     report: Callable[[Progress], None]
-    call_tool: CallTool
-    call_tool_sync: CallToolSync | None = None
-    """Set by executors that run sync code."""
+    call_tool: Callable[[str, dict[str, Any], str | None], Awaitable[ToolExecutionResult]]
+    """Calls another tool: its name, its arguments and its action."""
+    call_tool_sync: Callable[[str, dict[str, Any], str | None], ToolExecutionResult] | None = None
+    """Does the same for code that cannot await. Set by executors that run sync code."""
 
     current: ClassVar[ContextVar[Invocation | None]] = ContextVar("ferrule_invocation", default=None)
 
@@ -239,6 +226,12 @@ class ToolExecutionResult:
     """The arguments as they were recorded: valid, and without secrets. None for a result that is not of one call."""
 
     # Names that results are known by in the design documents.
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a field, as `result["success"]`."""
+        if name not in self.__slots__ and name not in ("success", "error_message", "text"):
+            raise KeyError(name)
+        return getattr(self, name)
 
     @property
     def name(self) -> str:

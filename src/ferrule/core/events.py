@@ -30,128 +30,64 @@ logger = logging.getLogger("ferrule.core.events")
 
 
 class ToolEngineEventType(StrEnum):
-    """Everything the engine reports. The second paragraph of each description names what `data` contains."""
+    """Everything the engine reports. "Data:" names what `data` contains."""
 
     TOOL_LOADED = "tool_loaded"
-    """A tool was read when the engine started.
-
-    `origin`, `source`, `tool`
-    """
+    """A tool was read when the engine started. Data: `origin`, `source`, `tool`."""
     TOOL_ADDED = "tool_added"
-    """A tool was added later.
-
-    `origin`, `source`, `tool`
-    """
+    """A tool was added later. Data: `origin`, `source`, `tool`."""
     TOOL_UPDATED = "tool_updated"
-    """A tool was changed.
-
-    `origin`, `source`, `tool`
-    """
+    """A tool was changed. Data: `origin`, `source`, `tool`."""
     TOOL_REMOVED = "tool_removed"
-    """A tool was removed.
-
-    `origin`, `source`, `tool`
-    """
+    """A tool was removed. Data: `origin`, `source`, `tool`."""
     RELOAD_STARTED = "reload_started"
-    """Changed files are being loaded again.
-
-    `paths`
-    """
+    """Changed files are being loaded again. Data: `paths`."""
     RELOAD_COMPLETED = "reload_completed"
-    """Changed files have been loaded again.
-
-    `paths`, `added`, `updated`, `removed`, `errors`
-    """
+    """Changed files have been loaded again. Data: `paths`, `added`, `updated`, `removed`, `errors`."""
     LOAD_ERROR = "load_error"
-    """A file could not be loaded; `error` has the reason.
-
-    `path`, `line`, `hint`
-    """
+    """A file could not be loaded; `error` has the reason. Data: `path`, `line`, `hint`."""
     VALIDATION_ERROR = "validation_error"
-    """The arguments of a call are invalid.
-
-    `result`, `action`
-    """
+    """The arguments of a call are invalid. Data: `result`, `action`."""
     BEFORE_TOOL_CALL = "before_tool_call"
     """A call arrived; nothing has been checked yet. AFTER_TOOL_CALL always follows.
-
-    `params`, `action`, `context`
+    Data: `params`, `action`, `context`.
     """
     EXECUTION_STARTED = "execution_started"
-    """The tool starts.
-
-    `params`, `action`
-    """
+    """The tool starts. Data: `params`, `action`."""
     EXECUTION_PROGRESS = "execution_progress"
     """The tool reported progress, yielded a value or called `emit_event`.
-
-    `progress`, whose `event` is the name of an event; `action`
+    Data: `progress`, whose `event` is the name of an event; `action`.
     """
     EXECUTION_COMPLETED = "execution_completed"
-    """The tool succeeded.
-
-    `result`, `action`
-    """
+    """The tool succeeded. Data: `result`, `action`."""
     EXECUTION_FAILED = "execution_failed"
     """The call failed, was refused, timed out or was cancelled; see `error` and `error_type`.
-
-    `result`, `action`
+    Data: `result`, `action`.
     """
     AFTER_TOOL_CALL = "after_tool_call"
-    """The last event of every call.
-
-    `params`, `action`, `context`, `result`
-    """
+    """The last event of every call. Data: `params`, `action`, `context`, `result`."""
     QUESTION_STARTED = "question_started"
     """A question arrived. QUESTION_ENDED always follows, as the other ENDED events follow their STARTED.
-
-    `question`, `conversation_id`
+    Data: `question`, `conversation_id`.
     """
     QUESTION_ENDED = "question_ended"
-    """The orchestrator has answered a question.
-
-    `question`, `conversation_id`, `result`
-    """
+    """The orchestrator has answered a question. Data: `question`, `conversation_id`, `result`."""
     PLANNING_STARTED = "planning_started"
-    """A plan is being made.
-
-    `run_id`, `task`
-    """
+    """A plan is being made. Data: `run_id`, `task`."""
     PLANNING_ENDED = "planning_ended"
-    """A plan has been made.
-
-    `run_id`, `task`, `plan`
-    """
+    """A plan has been made. Data: `run_id`, `task`, `plan`."""
     AGENT_STARTED = "agent_started"
-    """An agent starts a task, or the step of a plan.
-
-    `run_id`, `agent`, `task`
-    """
+    """An agent starts a task, or the step of a plan. Data: `run_id`, `agent`, `task`."""
     AGENT_ENDED = "agent_ended"
-    """An agent has finished a task, or the step of a plan.
-
-    `run_id`, `agent`, `task`, `answer`
-    """
+    """An agent has finished a task, or the step of a plan. Data: `run_id`, `agent`, `task`, `answer`."""
     MODEL_STARTED = "model_started"
-    """A model is asked for a reply.
-
-    `run_id`, `model`, `request`
-    """
+    """A model is asked for a reply. Data: `run_id`, `model`, `request`."""
     MODEL_ENDED = "model_ended"
-    """A model has replied.
-
-    `run_id`, `model`, `request`, `reply`
-    """
+    """A model has replied. Data: `run_id`, `model`, `request`, `reply`."""
     APPROVAL_REQUESTED = "approval_requested"
-    """A call needs an approval.
-
-    `request`
-    """
+    """A call needs an approval. Data: `request`."""
     APPROVAL_DECIDED = "approval_decided"
-    """A person has decided about a call in this process.
-
-    `request`
-    """
+    """A person has decided about a call in this process. Data: `request`."""
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
@@ -132,27 +132,28 @@ class SchemaCost:
 
 def estimate_cost(schema: JsonSchema) -> SchemaCost:
     """Estimate the cost of a schema. Raises SpecError for one that is too costly to be used."""
-    total, references = _count_pattern_states(schema)
+    parts = _list_parts(schema)
+    references = sum(not _REFERENCES.isdisjoint(part) for part in parts)
+    total = _count_pattern_states(parts)
     if total > MAX_SCHEMA_STATES:
         raise SpecError(
             f"the patterns of the schema are too large: together they have over {MAX_SCHEMA_STATES:,} states"
         )
-    required = _count_required_names(schema)
     try:
-        checks, max_depth = _CostEstimate(schema, _own_cost).compute()
-        is_simple = checks == 1 and all(_reading_cost(part) == 1 for part in _iterate_parts(schema))
-        subschemas, _ = (1, None) if is_simple else _CostEstimate(schema, _reading_cost).compute()
+        checks, max_depth = _CostEstimate(parts, _own_cost).compute()
+        is_simple = checks == 1 and all(_reading_cost(part) == 1 for part in parts)
+        subschemas, _ = (1, None) if is_simple else _CostEstimate(parts, _reading_cost).compute()
     except RecursionError:
         raise SpecError("the schema is too costly to check: a reference leads to too many others") from None
     states: dict[str, int] = {}
     if references and total:  # a reference may be to any part of the schema
         total = min(total * (1 + references), MAX_PATTERN_STEPS)
     elif total:
-        states = {name: _count_pattern_states(part)[0] for name, part in properties_of(schema).items()}
+        states = {name: _count_pattern_states(_list_parts(part)) for name, part in properties_of(schema).items()}
     return SchemaCost(
         checks=checks,
         subschemas=subschemas,
-        required=required,
+        required=sum(map(_count_required_names, parts)),
         max_depth=max_depth,
         states=states,
         other_states=total - sum(states.values()),
@@ -188,25 +189,35 @@ class BoundedValidator:
         return self.permits(value) and bool(self.validator.is_valid(value))
 
 
-def _count_pattern_states(schema: Any) -> tuple[int, int]:
-    """Count the states of all patterns in a schema, and its references."""
-    states, references = 0, 0
-    for part in _iterate_parts(schema):
-        references += not _REFERENCES.isdisjoint(part)
-        states += sum(count_states(pattern) for pattern in _patterns_of(part))
-    return min(states, MAX_PATTERN_STEPS), references
+def _list_parts(schema: Any) -> list[JsonSchema]:
+    """Return every dictionary in a schema. Raises SpecError for a schema that is too large or nested too deep."""
+    parts: list[JsonSchema] = []
+    count, level = 0, [schema]
+    for _ in range(2 * MAX_SCHEMA_DEPTH):  # between two subschemas there is often a list or a map of them
+        count += len(level)
+        if count > MAX_SCHEMA_VALUES:
+            raise SpecError(f"the schema is too large: it has more than {MAX_SCHEMA_VALUES:,} values")
+        inner: list[Any] = []
+        for part in level:
+            if isinstance(part, dict):
+                parts.append(part)
+                inner += part.values()
+            elif isinstance(part, list):
+                inner += part
+        if not inner:
+            return parts
+        level = inner
+    raise SpecError(f"the schema is nested more than {MAX_SCHEMA_DEPTH} levels deep")
 
 
-def _iterate_parts(schema: Any) -> Iterator[JsonSchema]:
-    """Yield every dictionary in a schema."""
-    pending = [schema]
-    while pending:
-        part = pending.pop()
-        if isinstance(part, dict):
-            yield part
-            pending += part.values()
-        elif isinstance(part, list):
-            pending += part
+def _count_pattern_states(parts: Iterable[JsonSchema]) -> int:
+    return min(sum(count_states(pattern) for part in parts for pattern in _patterns_of(part)), MAX_PATTERN_STEPS)
+
+
+def _count_required_names(schema: JsonSchema) -> int:
+    dependent = schema.get("dependentRequired")
+    names = [schema.get("required"), *(dependent.values() if isinstance(dependent, dict) else ())]
+    return sum(len(each) for each in names if isinstance(each, list))
 
 
 def _patterns_of(schema: JsonSchema) -> list[str]:
@@ -285,29 +296,6 @@ def _count_objects(value: Any) -> int:
     return count
 
 
-def _count_required_names(schema: Any) -> int:
-    """Count the names that objects must have. Raises SpecError for a schema that is too large or nested too deep."""
-    required, count = 0, 0
-    level: list[Any] = [schema]
-    for _ in range(2 * MAX_SCHEMA_DEPTH):  # between two subschemas there is often a list or a map of them
-        count += len(level)
-        if count > MAX_SCHEMA_VALUES:
-            raise SpecError(f"the schema is too large: it has more than {MAX_SCHEMA_VALUES:,} values")
-        inner: list[Any] = []
-        for part in level:
-            if isinstance(part, dict):
-                dependent = part.get("dependentRequired")
-                names = [part.get("required"), *(dependent.values() if isinstance(dependent, dict) else ())]
-                required += sum(len(each) for each in names if isinstance(each, list))
-                inner += part.values()
-            elif isinstance(part, list):
-                inner += part
-        if not inner:
-            return required
-        level = inner
-    raise SpecError(f"the schema is nested more than {MAX_SCHEMA_DEPTH} levels deep")
-
-
 @dataclass(slots=True)
 class _SubschemaCounts:
     """The subschemas that apply to the same value as a schema, and those that apply to its parts."""
@@ -317,13 +305,16 @@ class _SubschemaCounts:
 
 
 class _CostEstimate:
-    def __init__(self, root: JsonSchema, own_cost: Callable[[JsonSchema], int]) -> None:
-        self._root, self._own_cost = root, own_cost
+    def __init__(self, parts: list[JsonSchema], own_cost: Callable[[JsonSchema], int]) -> None:
+        """Take all dictionaries of a schema, itself first."""
+        self._root, self._own_cost = parts[0], own_cost
         names = ("$id", "id", "$anchor", "$dynamicAnchor")
-        self._named = [p for p in _iterate_parts(root) if p is root or any(isinstance(p.get(n), str) for n in names)]
+        self._named = [
+            part for part in parts if part is self._root or any(isinstance(part.get(name), str) for name in names)
+        ]
         """The schemas that references may use by a name, or that paths may start in."""
         self._steps = 0
-        self._pending = [root]
+        self._pending = [self._root]
         self._checks: dict[int, _SubschemaCounts | None] = {}
         """By the id of a schema; None while it is being computed."""
 

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 from urllib.parse import quote, quote_plus
 
@@ -172,13 +172,10 @@ class Redaction:
     """
 
     def __init__(self, names: Iterable[str] = SECRET_NAMES, *, replacement: str = REDACTED) -> None:
-        import jsonschema_rs
-
         self.replacement = replacement
         self.names = SecretNames(names)
         self.plain_text = PlainTextRedaction(self.names, replacement)
-        validator = jsonschema_rs.validator_for({"pattern": f"(?i){self.names.pattern}|{LOOKS_SECRET}"})
-        self.may_contain_secret: Callable[[str], bool] = validator.is_valid
+        self.may_contain_secret = _make_search(f"(?i){self.names.pattern}|{LOOKS_SECRET}")
         """Whether this JSON or text may contain a secret; False is certain."""
 
     def find_secrets(self, params: Mapping[str, Any], declared: frozenset[str]) -> tuple[str, ...]:
@@ -208,7 +205,9 @@ class Redaction:
     def redact(self, value: Any, secrets: tuple[str, ...] = ()) -> Any:
         """Return the value as plain JSON without secrets, and without anything that JSON cannot represent."""
         if len(secrets) > MAX_SECRETS:
-            return self._hide_all(value)
+            if value is None or isinstance(value, bool) or (isinstance(value, (str, dict)) and not value):
+                return value
+            return {self.replacement: self.replacement} if isinstance(value, dict) else self.replacement
         return _Walk(self, secrets).visit(value, MAX_DEPTH)
 
     def redact_text(self, text: str, secrets: tuple[str, ...] = ()) -> str:
@@ -216,10 +215,14 @@ class Redaction:
         redacted: str = self.redact(text, secrets)
         return redacted
 
-    def _hide_all(self, value: Any) -> Any:
-        if value is None or isinstance(value, bool) or (isinstance(value, (str, dict)) and not value):
-            return value
-        return {self.replacement: self.replacement} if isinstance(value, dict) else self.replacement
+
+@lru_cache(maxsize=16)
+def _make_search(pattern: str) -> Callable[[str], bool]:
+    """Compile a pattern that texts are searched for: a millisecond, which every store would take."""
+    import jsonschema_rs
+
+    search: Callable[[str], bool] = jsonschema_rs.validator_for({"pattern": pattern}).is_valid
+    return search
 
 
 @cache
@@ -243,8 +246,12 @@ class _Walk:
             return value
         if kind is str:
             return self._visit_text(value, depth)
-        if kind is int or kind is float:
-            return self._visit_number(value)
+        if kind is float:
+            return value if math.isfinite(value) else None
+        if kind is int:
+            if value.bit_length() > 4096:  # Python refuses to format very long integers in decimal
+                return hex(value)
+            return self._replacement if self._secrets and str(value) in self._secrets else value
         if kind not in (dict, list, tuple):
             return self.visit(plain_json(value), depth)
         if depth == 0 or id(value) in self._above:
@@ -282,13 +289,6 @@ class _Walk:
     def _replace(self, value: Any) -> str:
         self.hidden_values.append(value)
         return self._replacement
-
-    def _visit_number(self, value: int | float) -> Any:
-        if isinstance(value, float):
-            return value if math.isfinite(value) else None
-        if value.bit_length() > 4096:  # Python refuses to format very long integers in decimal
-            return hex(value)
-        return self._replacement if self._secrets and str(value) in self._secrets else value
 
     def _visit_text(self, text: str, depth: int) -> str:
         if not self._reads_texts:

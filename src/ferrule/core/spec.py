@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass, field, fields
 from enum import StrEnum
 from functools import cached_property
 from hashlib import sha256
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from ferrule.core.content import encode_json
 from ferrule.core.json_schema import JsonSchema as JsonSchema
@@ -81,6 +81,10 @@ class Effects:
     @property
     def repeatable(self) -> bool:
         return self.idempotent or self.read_only
+
+
+NO_EFFECTS: Final = Effects()
+"""The effects of a tool that declares none. Equal effects that a tool declares are another object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +242,7 @@ class ToolSpec:
     """Among the tools of its category: the higher comes first."""
     dependencies: list[str] = field(default_factory=list)
     """Ids of tools without which this one cannot be called."""
-    effects: Effects = Effects()
+    effects: Effects = NO_EFFECTS
     limits: Limits = Limits()
     price: float | None = None
     """Of one call of any action, in the currency of the price list; a price list may name another."""
@@ -282,8 +286,9 @@ class ToolSpec:
         for capability in self.capabilities:
             if capability.name == action:
                 return capability
-        # A tool with one action may be called with its own name as the action, whatever that action is called.
-        if len(self.capabilities) == 1 and action in (self.tool_id, self.name):
+        # A tool with one action may be called with its own name as the action, whatever that action is called, and
+        # with `execute`, as the design documents write it.
+        if len(self.capabilities) == 1 and action in (self.tool_id, self.name, "execute"):
             return self.capabilities[0]
         return None
 

@@ -40,7 +40,7 @@ from ferrule.engine.config import ToolEngineConfig
 from ferrule.engine.pipeline import CallPipeline
 from ferrule.engine.plugins import Discovery, ToolPlugins
 from ferrule.engine.resilience import ResultCache
-from ferrule.errors import FerruleError, LoadError, SetupError, ToolNotFound
+from ferrule.errors import TOOL_NOT_FOUND, FerruleError, LoadError, SetupError, ToolNotFound
 from ferrule.http.guard import AddressGuard
 from ferrule.kinds.executors import Executors, find_code_problem
 from ferrule.kinds.function.tools import collect_tools
@@ -334,7 +334,10 @@ class ToolEngine:
     ) -> ToolExecutionResult:
         """Call a tool. Whatever goes wrong with the call is in the result."""
         context = _context_with_timeout(context, timeout)
-        return await self._pipeline.run(self._pipeline.start_call(tool_name, action, params, context, on_progress))
+        result = await self._pipeline.run(self._pipeline.start_call(tool_name, action, params, context, on_progress))
+        if result.error_type == TOOL_NOT_FOUND and self.loop is None:
+            result.error = f"{result.error} The engine was not started: write `async with engine`."
+        return result
 
     async def execute_candidate(
         self,

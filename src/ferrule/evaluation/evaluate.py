@@ -20,8 +20,15 @@ from ferrule.batch.waiting_model import WaitingModel
 from ferrule.core.model import Model
 from ferrule.engine import ToolEngineConfig
 from ferrule.engine.config import NO_FOLDER
-from ferrule.evaluation.checks import CheckedRun, find_problem
-from ferrule.evaluation.suite import Environment, Suite, SuiteConfiguration, SuiteTask, load_environment
+from ferrule.evaluation.suite import (
+    CheckedRun,
+    Environment,
+    Suite,
+    SuiteConfiguration,
+    SuiteTask,
+    find_problem,
+    load_environment,
+)
 from ferrule.library.library import UnifiedToolLibrary
 
 Z_95: Final = 1.959964

@@ -53,25 +53,27 @@ def read_body(response: HttpResponse) -> Any:
     """Return a JSON value, text, or a `Content` for anything else; None for an empty body."""
     if not response.content:
         return None
-    media_type, charset = _parse_content_type(response.headers.get("content-type", ""))
+    header = response.headers.get("content-type", "")
+    media_type, stated = header.partition(";")[0].strip().lower(), _CHARSET.search(header)
+    charset = stated[1] if stated else ""
     is_text = bool(charset or _TEXT_TYPES.match(media_type))
     text = _decode_text(response.content, charset) if is_text or not media_type else None
     if text is None and is_text:
         text = response.content.decode("utf-8", "replace")
     if text is None:
         return _binary_to_content(response, media_type or "application/octet-stream")
-    return _parse_json_or_text(text) if not media_type or media_type.endswith("json") else text
+    if media_type and not media_type.endswith("json"):
+        return text
+    try:
+        return json.loads(text, parse_constant=_reject_constant)
+    except (ValueError, RecursionError):
+        return text
 
 
 def body_excerpt(response: HttpResponse, max_length: int = 500) -> str:
     """Return the beginning of a body, for messages."""
     text = " ".join(response.content[: 4 * max_length].decode("utf-8", "replace").split())
     return text if len(text) <= max_length else f"{text[:max_length]}…"
-
-
-def _parse_content_type(header: str) -> tuple[str, str]:
-    charset = _CHARSET.search(header)
-    return header.partition(";")[0].strip().lower(), charset[1] if charset else ""
 
 
 def _binary_to_content(response: HttpResponse, media_type: str) -> Content:
@@ -103,13 +105,6 @@ def _is_text_charset(name: str) -> bool:
     except (LookupError, UnicodeError):
         return False
     return codec.name.replace("_", "-") not in _NO_CHARSETS
-
-
-def _parse_json_or_text(text: str) -> Any:
-    try:
-        return json.loads(text, parse_constant=_reject_constant)
-    except (ValueError, RecursionError):
-        return text
 
 
 def _reject_constant(name: str) -> None:

@@ -34,38 +34,26 @@ _UNSUPPORTED_ENCODINGS = frozenset({"br", "zstd", "compress"})
 """Servers send these only on request. Anything else in this header, such as a character set by mistake, is ignored."""
 CONNECT_TIMEOUT = 10.0
 
-FAILURES: dict[str, tuple[type[CallError], str]] = {
-    "InvalidURL": (Retry, "the URL is not valid"),
-    "UnsupportedProtocol": (Retry, "the URL must begin with http:// or https://"),
-    "LocalProtocolError": (Retry, "the request is not valid HTTP"),
-    "CookieConflict": (Retry, "the request has conflicting cookies"),
-    "ConnectTimeout": (TransportFault, "the server did not accept the connection in time"),
-    "PoolTimeout": (TransportFault, "no connection became free in time"),
-    "TimeoutException": (TimedOut, "the server took too long"),
-    "ConnectError": (TransportFault, "no connection could be made"),
-    "ProxyError": (TransportFault, "the proxy failed"),
-    "RemoteProtocolError": (TransportFault, "the server did not send valid HTTP"),
-    "TransportError": (TransportFault, "the connection broke"),
-    "DecodingError": (ExecutionFailed, "the response cannot be decoded"),
-    "TooManyRedirects": (ExecutionFailed, "there were too many redirects"),
-    "HTTPError": (ExecutionFailed, "the request failed"),
-    "StreamError": (ExecutionFailed, "the response could not be read"),
+FAILURES: dict[str, tuple[type[CallError], str, bool]] = {
+    "InvalidURL": (Retry, "the URL is not valid", False),
+    "UnsupportedProtocol": (Retry, "the URL must begin with http:// or https://", False),
+    "LocalProtocolError": (Retry, "the request is not valid HTTP", False),
+    "CookieConflict": (Retry, "the request has conflicting cookies", False),
+    "ConnectTimeout": (TransportFault, "the server did not accept the connection in time", False),
+    "PoolTimeout": (TransportFault, "no connection became free in time", False),
+    "TimeoutException": (TimedOut, "the server took too long", True),
+    "ConnectError": (TransportFault, "no connection could be made", False),
+    "ProxyError": (TransportFault, "the proxy failed", False),
+    "RemoteProtocolError": (TransportFault, "the server did not send valid HTTP", True),
+    "TransportError": (TransportFault, "the connection broke", True),
+    "DecodingError": (ExecutionFailed, "the response cannot be decoded", True),
+    "TooManyRedirects": (ExecutionFailed, "there were too many redirects", True),
+    "HTTPError": (ExecutionFailed, "the request failed", True),
+    "StreamError": (ExecutionFailed, "the response could not be read", True),
 }
-"""By the name of the exception class; the nearest base class in the table decides."""
-
-_BEFORE_SENDING = frozenset(
-    {
-        "ConnectError",
-        "ConnectTimeout",
-        "CookieConflict",
-        "InvalidURL",
-        "LocalProtocolError",
-        "PoolTimeout",
-        "ProxyError",
-        "UnsupportedProtocol",
-    }
-)
-"""Exceptions that are raised before the server can have read the request."""
+"""By the name of the exception class; the nearest base class in the table decides. With the error and its message:
+whether the server can have read the request before it.
+"""
 
 _DEFAULT_HEADERS = {"Accept": "*/*", "Accept-Encoding": "gzip, deflate", "User-Agent": "ferrule"}
 trace_headers: ContextVar[Mapping[str, str]] = ContextVar("ferrule_trace_headers", default={})  # noqa: B039
@@ -131,7 +119,7 @@ class GuardedClient:
             failure = TimedOut(f"{what} took longer than {timeout} seconds.")
             raise _mark_outcome_unknown(failure, only_once) from None
         except (httpx.HTTPError, httpx.InvalidURL, httpx.CookieConflict, httpx.StreamError) as error:
-            was_sent = state.has_response or type(error).__name__ not in _BEFORE_SENDING
+            was_sent = state.has_response or _describe_failure(error)[2]
             raise _mark_outcome_unknown(error_from_httpx(error, what), was_sent and only_once) from error
         except CallError as error:
             _mark_outcome_unknown(error, state.has_response and only_once)
@@ -183,15 +171,14 @@ class GuardedClient:
         return transport
 
 
+@dataclass(slots=True)
 class _RequestState:
     """How far a request has come, and what of it only the first server may get."""
 
-    __slots__ = ("has_response", "private_body", "private_headers")
-
-    def __init__(self, private_headers: frozenset[str], private_body: bool) -> None:
-        self.private_headers, self.private_body = private_headers, private_body
-        self.has_response = False
-        """The server has read the request and sent a response, perhaps only a redirect."""
+    private_headers: frozenset[str]
+    private_body: bool
+    has_response: bool = False
+    """The server has read the request and sent a response, perhaps only a redirect."""
 
 
 def _mark_outcome_unknown(failure: CallError, may_have_taken_effect: bool) -> CallError:
@@ -200,9 +187,13 @@ def _mark_outcome_unknown(failure: CallError, may_have_taken_effect: bool) -> Ca
     return failure
 
 
+def _describe_failure(error: Exception) -> tuple[type[CallError], str, bool]:
+    return next(FAILURES[cls.__name__] for cls in type(error).__mro__ if cls.__name__ in FAILURES)
+
+
 def error_from_httpx(error: Exception, what: str) -> CallError:
     """Return Ferrule's error for an exception of httpx."""
-    error_class, message = next(FAILURES[cls.__name__] for cls in type(error).__mro__ if cls.__name__ in FAILURES)
+    error_class, message, _ = _describe_failure(error)
     if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in iterate_causes(error)):
         error_class, message = ExecutionFailed, "the server's certificate cannot be trusted"
     reason = str(error).strip()

@@ -108,8 +108,9 @@ class AddressGuard:
         """Return the addresses to connect to for a host, each of them checked."""
         if len(host) > MAX_HOST_LENGTH:
             raise TransportFault(f"{host[:50]!r}… is longer than a host name can be.", unknown_host=True)
-        is_unrestricted = self.allow_private or self._is_allowed_name(host)
-        if not is_unrestricted and _is_local_name(host):
+        name = _normalize_host(host)
+        is_unrestricted = self.allow_private or name in map(_normalize_host, self.allowed_hosts)
+        if not is_unrestricted and (name == "localhost" or name.endswith((".localhost", ".localdomain"))):
             raise self._denied_error(host, "is this machine")
         try:
             addresses = [ip_address(text) for text in dict.fromkeys(await self.resolver(host, port))]
@@ -121,19 +122,13 @@ class AddressGuard:
             ) from error
         if not addresses:
             raise TransportFault(f"the host {host!r} has no address. Check its name.")
+        networks = [network for entry in self.allowed_hosts if (network := _parse_network(entry)) is not None]
         for address in addresses:
             kind = describe_special_address(address)
-            if kind is not None and not is_unrestricted and not self._is_allowed_address(address):
+            if kind is not None and not is_unrestricted and not any(address in network for network in networks):
                 prefix = "" if str(address) == host.strip("[]") else f"resolves to {address}, which "
                 raise self._denied_error(host, f"{prefix}is {kind}")
         return [str(address) for address in addresses]
-
-    def _is_allowed_name(self, host: str) -> bool:
-        return _normalize_host(host) in {_normalize_host(entry) for entry in self.allowed_hosts}
-
-    def _is_allowed_address(self, address: IPAddress) -> bool:
-        networks = [_parse_network(entry) for entry in self.allowed_hosts]
-        return any(network is not None and address in network for network in networks)
 
     def _denied_error(self, host: str, reason: str) -> PermissionDenied:
         return PermissionDenied(
@@ -177,11 +172,6 @@ def _parse_network(entry: str) -> IPv4Network | IPv6Network | None:
         return ip_network(entry.strip("[]"), strict=False)
     except ValueError:
         return None
-
-
-def _is_local_name(host: str) -> bool:
-    name = _normalize_host(host)
-    return name == "localhost" or name.endswith((".localhost", ".localdomain"))
 
 
 def _normalize_host(host: str) -> str:

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from ferrule.catalog.registry import RegistrySnapshot, find_action
+from ferrule.catalog.tags import ActionKind, infer_kind
 from ferrule.core.call import ValidationResult
 from ferrule.core.json_schema import allowed_types, list_branches, properties_of, resolve_schema
 from ferrule.core.names import did_you_mean
 from ferrule.core.patterns import lazy_pattern
-from ferrule.core.spec import Effects, JsonSchema, Tool, ToolCapability
+from ferrule.core.spec import NO_EFFECTS, Effects, JsonSchema, Tool, ToolCapability, ToolType
 from ferrule.errors import InvalidArguments, SpecError, ToolNotFound
 from ferrule.kinds.function.tools import tool_of
 from ferrule.policy.policy import Permissions
@@ -22,6 +23,9 @@ from ferrule.policy.policy import Permissions
 CandidateKey: TypeAlias = tuple[str, str, str]
 
 _WORD = lazy_pattern(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[^\W\d_A-Za-z]+")
+
+_DEFAULTS_OF_MCP: Final = Effects(destructive=True, open_world=True)
+"""What actions of MCP servers have that declare nothing, or are not trusted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,8 @@ class ToolCandidate:
     """`capabilities`: its tags."""
     capability: ToolCapability = None  # type: ignore[assignment]  # of a tool with one action it need not be named
     parameter_names: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
+    inferred: ActionKind | None = field(default=None, repr=False, compare=False)
+    """What it does by its name and tags, where it declares nothing."""
 
     def __post_init__(self) -> None:
         if isinstance(self.tool, Tool) and self.capability is not None:
@@ -82,7 +88,21 @@ class ToolCandidate:
 
     @property
     def effects(self) -> Effects:
-        return self.tool.spec.effects_of(self.capability)
+        effects = self.tool.spec.effects_of(self.capability)
+        if self.inferred in ("reads", "computes"):
+            return replace(effects, read_only=True, destructive=False)
+        return effects
+
+    def with_inferred_effects(self) -> ToolCandidate:
+        """Return the candidate; if its tool declares no effects, with those that its name and tags suggest.
+
+        Such a candidate may run beside others of the same name. For policies, it may still change anything.
+        """
+        spec = self.tool.spec
+        is_from_server = spec.tool_type is ToolType.MCP_SERVER and self.effects == _DEFAULTS_OF_MCP
+        if self.effects is not NO_EFFECTS and not is_from_server:
+            return self
+        return replace(self, inferred=infer_kind((self.name, self.capability.name), self.tags))
 
     @property
     def may_race(self) -> bool:

@@ -140,7 +140,10 @@ class ToolHub:
             on_progress=on_progress,
             skipped=list(matches.skipped),
         )
-        if candidates := self._select_candidates(request, matches.candidates):
+        # Tools of one name that declare nothing are taken at their name: document 000 writes them so.
+        same_name = [candidate.with_inferred_effects() for candidate in matches.candidates]
+        request.inferred = {each.label: each.inferred for each in same_name if each.inferred is not None}
+        if candidates := self._select_candidates(request, same_name):
             return await self._call_several(request, candidates)
         # The engine explains best why there is no such tool or why it may not be called, and records the call.
         result = await self.engine.execute(tool_name, request.params, context, action=action)

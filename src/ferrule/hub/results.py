@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -76,6 +76,8 @@ class HubRequest:
     tools_needing_approval: frozenset[Tool] = frozenset()
     """The tools for which a person must be asked first."""
     candidate_tools: frozenset[Tool] = frozenset()
+    inferred: Mapping[str, str] = field(default_factory=dict)
+    """What candidates do that declare nothing, by label."""
     ended_calls: list[CandidateCall] = field(default_factory=list)
     """In the order in which they ended; calls that were stopped are not among them."""
 
@@ -176,6 +178,8 @@ class HubRequest:
             metadata["skipped"] = [skipped.to_dict() for skipped in self.skipped]
         if failures:
             metadata["failures"] = failures
+        if self.inferred:
+            metadata["inferred"] = {**self.inferred}
         return metadata
 
 

@@ -29,7 +29,7 @@ _BUILT_IN = {
     "echo": "ferrule.kinds.builtin.echo:EchoExecutor",
     "calculator": "ferrule.kinds.builtin.calculator:CalculatorExecutor",
     "command": "ferrule.kinds.command:CommandExecutor",
-    "skill": "ferrule.kinds.skill.executor:SkillExecutor",
+    "skill": "ferrule.kinds.skill.directory:SkillExecutor",
 }
 _BUILT_IN_WITH_GUARD = {
     "http_request": "ferrule.kinds.http_request:HttpRequestExecutor",

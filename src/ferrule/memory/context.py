@@ -61,6 +61,8 @@ class ExecutionContext:
     memory: RunMemory | None = field(default=None, repr=False, compare=False)
     """Prevents repeated failures; created when it is first needed."""
     final_answer: str = ""
+    correction: str = field(default="", repr=False, compare=False)
+    """What was wrong with the last decision of a model that decides by prompt."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, Observations(value) if name == "current_observations" else value)

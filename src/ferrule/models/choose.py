@@ -111,6 +111,8 @@ def choose_model(spec: Model | str | None = None, environ: Mapping[str, str] | N
     if spec is not None and not isinstance(spec, str):
         if not callable(getattr(spec, "generate", None)):
             raise SetupError(f"{spec!r} is not a model. Give its name (openai:gpt-5.4), or an object with `generate`.")
+        if not isinstance(getattr(spec, "name", None), str):
+            raise SetupError(f"The model {spec!r} has no name: give it the attribute `name`, a text.")
         return RetryingModel(spec) if isinstance(spec, (OpenAIModel, AnthropicModel)) else spec
     environ = model_environment(environ)
     provider, name = parse_model_spec(find_default(environ).spec if spec is None else spec, environ)

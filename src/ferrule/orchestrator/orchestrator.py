@@ -17,8 +17,8 @@ from uuid import uuid4
 
 from ferrule.agent import AgentState, Person, RunLimits
 from ferrule.agent.answer import AgentAnswer, log_listener_errors
+from ferrule.agent.calls import Answers, ApprovalDecisions
 from ferrule.agent.control_tools import HISTORY_TOOL, history_tool
-from ferrule.agent.requests import Answers, ApprovalDecisions
 from ferrule.core.events import ToolEngineEventType
 from ferrule.core.messages import Message, Usage
 from ferrule.core.model import Model, can_reason

@@ -11,18 +11,11 @@ from typing import Any, Final, Literal, TypeAlias, cast
 from ferrule.agent import Agent, Person, RunLimits
 from ferrule.agent.answer import AgentAnswer
 from ferrule.agent.budget import BudgetedModel, RunBudget
+from ferrule.agent.calls import Answers, ApprovalDecisions
 from ferrule.agent.formats import find_json_values
-from ferrule.agent.requests import Answers, ApprovalDecisions
 from ferrule.agent.run import Run, new_run_id
 from ferrule.core.content import as_text
-from ferrule.core.messages import (
-    Message,
-    Usage,
-    assistant_message,
-    system_message,
-    text_of_message,
-    user_message,
-)
+from ferrule.core.messages import Message, Usage, assistant_message, system_message, text_of_message, user_message
 from ferrule.core.model import Model, ModelRequest, can_reason
 from ferrule.core.names import did_you_mean
 from ferrule.core.permission import CallPolicy, Principal

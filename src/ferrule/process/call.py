@@ -137,7 +137,13 @@ def pack_arguments(function: RemoteFunction, invocation: Invocation) -> bytes:
     try:
         if isinstance(function.reference, FunctionCopy):
             return pickle_copy(_bind_arguments(function.signature, invocation))
-        return pickle.dumps(_make_call_arguments(function.signature, invocation), pickle.HIGHEST_PROTOCOL)
+        arguments = CallArguments(invocation.params, {}, {}, b"", False)
+        if function.signature.context_parameter is not None:
+            context, variables = invocation.context, _pickle_variables(invocation)
+            values = {name: getattr(context, name) for name in _CONTEXT_FIELDS}
+            deps = _pickle_deps(invocation, pickle.dumps)
+            arguments = CallArguments(invocation.params, values, variables, deps, context.is_approved)
+        return pickle.dumps(arguments, pickle.HIGHEST_PROTOCOL)
     except InvalidArguments:
         raise
     except Exception as error:  # pickle raises whatever the objects it meets raise
@@ -145,14 +151,6 @@ def pack_arguments(function: RemoteFunction, invocation: Invocation) -> bytes:
             f"The arguments of tool {invocation.tool.id!r} cannot be sent to a worker process ({error}). "
             "Pass plain values, or give the tool isolation='thread'."
         ) from error
-
-
-def _make_call_arguments(signature: FunctionSignature, invocation: Invocation) -> CallArguments:
-    if signature.context_parameter is None:
-        return CallArguments(invocation.params, {}, {}, b"", False)
-    context = {name: getattr(invocation.context, name) for name in _CONTEXT_FIELDS}
-    deps, is_approved = _pickle_deps(invocation, pickle.dumps), invocation.context.is_approved
-    return CallArguments(invocation.params, context, _pickle_variables(invocation), deps, is_approved)
 
 
 def _bind_arguments(signature: FunctionSignature, invocation: Invocation) -> BoundArguments:
@@ -194,16 +192,11 @@ def _current_environment() -> ProcessEnvironment:
         directory = os.getcwd()
     except OSError:
         directory = None
-    return ProcessEnvironment(
-        directory, [entry for entry in sys.path if isinstance(entry, str)], _environment_variables()
-    )
-
-
-def _environment_variables() -> dict[str, str]:
     # Copying `os.environ` takes longer than everything else that is sent, because it decodes each variable again. Its
     # private dictionary of bytes shows cheaply whether anything has changed since the last call.
     encoded: dict[bytes, bytes] | None = getattr(os.environ, "_data", None)
-    return dict(os.environ) if encoded is None else _decode_variables(tuple(encoded.items()))
+    variables = dict(os.environ) if encoded is None else _decode_variables(tuple(encoded.items()))
+    return ProcessEnvironment(directory, [entry for entry in sys.path if isinstance(entry, str)], variables)
 
 
 @lru_cache(maxsize=1)

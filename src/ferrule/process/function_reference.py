@@ -18,7 +18,7 @@ import pickle
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from hashlib import sha256
 from pathlib import Path
@@ -43,19 +43,12 @@ class NameReference:
     """Of the module's file: a worker that has imported another version of it cannot be used."""
     changed_at: float
     """When that file was changed: an older worker may have imported another version for another reason."""
+    caller: Callable[..., Any] | None = None
+    """A function of Ferrule that calls what the module has under this name, which is its first argument."""
 
     def load(self) -> Callable[..., Any]:
-        return _get_by_qualname(importlib.import_module(self.module), self.qualname)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectNameReference(NameReference):
-    """A function of Ferrule, called with the object that a module has under this name."""
-
-    function: Callable[..., Any]
-
-    def load(self) -> Callable[..., Any]:
-        return partial(self.function, _get_by_qualname(importlib.import_module(self.module), self.qualname))
+        value = _get_by_qualname(importlib.import_module(self.module), self.qualname)
+        return value if self.caller is None else partial(self.caller, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,8 +156,7 @@ def _refer_to_object(function: ObjectFunction) -> FunctionReference | NotSendabl
         reference = _refer_by_name(module_name, qualname)
         if not isinstance(reference, NameReference):
             return NotSendable(reason=f"its module {module_name!r} cannot be imported by a new process")
-        fields = {name: getattr(reference, name) for name in ("module", "qualname", "digest", "changed_at")}
-        return ObjectNameReference(**fields, function=function.func)
+        return replace(reference, caller=function.func)
     if value is wrapped or value is source_function:
         return _refer_by_value(_to_plain_partial(function))
     return NotSendable(reason=f"{module_name}.{qualname} is something else than the function it is made from")

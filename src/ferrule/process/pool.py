@@ -94,7 +94,9 @@ class WorkerPool:
         `arguments` are those that `pack_arguments` returned elsewhere.
         """
         if os.getpid() != self._parent_pid:
-            self._forget_workers_of_parent()
+            for worker in self._workers:
+                worker.detach_after_fork()
+            self._reset()
         if arguments is None:
             arguments = pack_arguments(function, invocation)
         await self._semaphore.acquire()
@@ -203,7 +205,7 @@ class WorkerPool:
 
     def _stop_worker(self, worker: WorkerProcess) -> None:
         if worker.calls:
-            worker.ask_to_exit()
+            worker.channel.shut_down()
         else:
             worker.kill()  # nothing has run there that could need cleaning up
         self._stopping[worker] = time.monotonic() + _EXIT_TIMEOUT
@@ -212,11 +214,6 @@ class WorkerPool:
     def _forget_worker(self, worker: WorkerProcess) -> None:
         with self._lock:
             self._workers.discard(worker)
-
-    def _forget_workers_of_parent(self) -> None:
-        for worker in self._workers:
-            worker.detach_after_fork()
-        self._reset()
 
     # Ending stopping and superfluous workers
 

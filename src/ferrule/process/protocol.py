@@ -5,7 +5,7 @@ variables) is pickled separately, so that a value the other side cannot read fai
 
 The trust is one-sided. A worker trusts what this process sends. This process reads nothing from a worker that could run
 code here: reading a pickle means to call whatever functions it names, and what comes out of a worker was written by a
-tool. So these pickles may name only a few classes of values (`SafeUnpickler`).
+tool. So these pickles may name only a few classes of values (`_make_safe_reader`).
 
 An exception arrives as the same class with the same text if this process has the class already; nothing is imported for
 it. Otherwise it arrives as `ExecutionFailed`. The class travels by name and is rebuilt without running its own code,
@@ -23,7 +23,7 @@ import pickle
 import struct
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
@@ -195,7 +195,7 @@ def decode_from_parent(payload: bytes | bytearray | memoryview) -> Any:
 def decode_from_worker(payload: bytes | bytearray | memoryview) -> Any:
     """Decode a message that is not trusted; ExecutionFailed for anything but a message of plain values."""
     try:
-        name, *fields = _worker_unpickler.load(payload)
+        name, *fields = _read_worker_message(payload)
         return _MESSAGES[name](*fields)
     except Exception as error:  # a pickle can be wrong in any way
         raise ExecutionFailed(
@@ -204,26 +204,18 @@ def decode_from_worker(payload: bytes | bytearray | memoryview) -> Any:
         ) from error
 
 
-class SafeUnpickler:
-    """Reads pickles of plain values and of the given classes; UnpicklingError for any other."""
+def _make_safe_reader(*classes: type) -> Callable[[bytes | bytearray | memoryview], Any]:
+    """Return a function that reads pickles of plain values and of these classes. It raises for any other class."""
+    allowed = {(cls.__module__, cls.__qualname__): cls for cls in classes}
 
-    def __init__(self, classes: Iterable[type]) -> None:
-        self._classes = {(cls.__module__, cls.__qualname__): cls for cls in classes}
+    class SafeUnpickler(pickle.Unpickler):
+        def find_class(self, module: str, name: str, /) -> type:
+            try:
+                return allowed[module, name]
+            except KeyError:
+                raise pickle.UnpicklingError(f"{module}.{name} is no plain value") from None
 
-    def load(self, pickled: bytes | bytearray | memoryview) -> Any:
-        return _RestrictedUnpickler(pickled, self._classes).load()
-
-
-class _RestrictedUnpickler(pickle.Unpickler):
-    def __init__(self, pickled: bytes | bytearray | memoryview, classes: dict[tuple[str, str], type]) -> None:
-        super().__init__(io.BytesIO(pickled))
-        self._classes = classes
-
-    def find_class(self, module: str, name: str, /) -> type:
-        try:
-            return self._classes[module, name]
-        except KeyError:
-            raise pickle.UnpicklingError(f"{module}.{name} is no plain value") from None
+    return lambda pickled: SafeUnpickler(io.BytesIO(pickled)).load()
 
 
 # A pickle can also set attributes of the classes it names. It cannot change these: they belong to Python's core, or
@@ -235,8 +227,8 @@ _EXCEPTION_CLASSES = tuple(
     if isinstance(cls, type) and issubclass(cls, Exception)
 )
 _TIME_CLASSES = (datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone)
-_error_unpickler = SafeUnpickler((*_EXCEPTION_CLASSES, *_TIME_CLASSES, set, frozenset, complex, decimal.Decimal))
-_worker_unpickler = SafeUnpickler((Text, Image, Audio, Resource, Progress, EncodedError))
+_read_error_state = _make_safe_reader(*_EXCEPTION_CLASSES, *_TIME_CLASSES, set, frozenset, complex, decimal.Decimal)
+_read_worker_message = _make_safe_reader(Text, Image, Audio, Resource, Progress, EncodedError)
 _MESSAGES = {
     message.__name__: message
     for message in (
@@ -295,7 +287,7 @@ def _pickle_state(error: BaseException) -> bytes | None:
 
 def _is_sendable(value: Any) -> bool:
     try:
-        _error_unpickler.load(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+        _read_error_state(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
     except Exception:
         return False
     return True
@@ -305,7 +297,7 @@ def _rebuild_error(failure: EncodedError) -> Exception:
     if failure.state is None:
         return ExecutionFailed(failure.text)
     cls = _find_exception_class(failure.module, failure.qualname)
-    arguments, attributes = _error_unpickler.load(failure.state)
+    arguments, attributes = _read_error_state(failure.state)
     # Python's own class below it: its `__init__` sets what nothing else can set (an errno, a position).
     builtin: Any = next(base for base in cls.__mro__ if base.__module__ == "builtins")
     error: Exception = builtin.__new__(cls, *arguments)

@@ -99,10 +99,6 @@ class WorkerProcess:
         while not self._reap():
             await asyncio.sleep(_POLL_INTERVAL)
 
-    def ask_to_exit(self) -> None:
-        """Ask it to end by itself as soon as it is idle, after running its clean-up handlers."""
-        self.channel.shut_down()
-
     def finish_exit(self, *, deadline: float) -> bool:
         """Return whether a stopping worker is gone; kills what is left of it when it has ended, or at the deadline."""
         if self.channel.is_open() and time.monotonic() < deadline:
@@ -320,7 +316,7 @@ class WorkerChannel:
             return False
 
     def shut_down(self) -> None:
-        """Tell the worker that no more messages will come."""
+        """Tell the worker that no more messages will come. An idle worker then runs its clean-up handlers and ends."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 

@@ -47,7 +47,11 @@ class ArtifactStore:
             if self._directory is None:
                 self._put_in_memory(artifact_id, data)
             else:
-                _write_file(self._path(self._directory, artifact_id), data)
+                path = self._path(self._directory, artifact_id)
+                try:
+                    os.utime(path)  # it exists already; from now on it counts as new
+                except FileNotFoundError:
+                    atomic_write(path, data)
         except OSError as error:
             raise StoreError(f"an output of {len(data)} bytes cannot be stored: {error.strerror}") from error
         return Artifact(artifact_id=artifact_id, size=len(data), media_type=media_type)
@@ -101,10 +105,3 @@ class ArtifactStore:
         if not _ID.match(artifact_id):
             raise StoreError(f"{artifact_id!r} is not the id of an artifact (64 hexadecimal digits)")
         return directory / artifact_id[:2] / artifact_id
-
-
-def _write_file(path: Path, data: bytes) -> None:
-    try:
-        os.utime(path)  # it exists already; from now on it counts as new
-    except FileNotFoundError:
-        atomic_write(path, data)

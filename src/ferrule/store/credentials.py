@@ -67,14 +67,18 @@ class Credentials:
 
     async def get(self, account: str, name: str) -> str | None:
         """Return the secret, or None. Raises SetupError if it cannot be decrypted."""
-        ciphertext = await self._query(_find_ciphertext, account, name)
-        if ciphertext is None:
+        row = await self._query(
+            lambda database: database.find_first(
+                sa.select(get_table("credentials")).where(_is_credential(account, name))
+            )
+        )
+        if row is None:
             return None
         cipher = self._read_keys()
         from cryptography.fernet import InvalidToken
 
         with suppress(InvalidToken):
-            *binding, secret = json.loads(cipher.decrypt(ciphertext))
+            *binding, secret = json.loads(cipher.decrypt(row["ciphertext"]))
             if binding == [account, name]:
                 return str(secret)
         raise SetupError(
@@ -87,16 +91,26 @@ class Credentials:
         if not 0 < len(secret) <= MAX_SECRET_LENGTH:
             raise SetupError(f"A credential has 1 to {MAX_SECRET_LENGTH:,} characters. Nothing was stored.")
         ciphertext = self._read_keys(may_create=True).encrypt(json.dumps([account, name, secret]).encode())
-        await self._query(_write_row, account, name, ciphertext.decode())
+        values = {"account": account, "name": name, "ciphertext": ciphertext.decode(), "updated_at": time.time()}
+        await self._query(lambda database: database.change(upsert_statement("credentials"), values))
 
     async def delete(self, account: str, name: str) -> bool:
         """Delete a credential; False when there was none."""
-        return bool(await self._query(_delete_row, account, name))
+        deleted = await self._query(
+            lambda database: database.change(sa.delete(get_table("credentials")).where(_is_credential(account, name)))
+        )
+        return bool(deleted)
 
     async def list_entries(self, account: str | None = None) -> list[CredentialEntry]:
         """Return the entries of an account, or of all accounts."""
-        rows = await self._query(_list_rows, account)
-        return [CredentialEntry(**row) for row in rows]
+
+        def find(database: StoreDatabase) -> list[Any]:
+            table = get_table("credentials")
+            query = sa.select(table.c.account, table.c.name, table.c.updated_at)
+            is_found = sa.true() if account is None else table.c.account == account
+            return database.find(query.where(is_found).order_by(table.c.account, table.c.name))
+
+        return [CredentialEntry(**row._asdict()) for row in await self._query(find)]
 
     def _read_keys(self, *, may_create: bool = False) -> MultiFernet:
         if self._cipher is None:
@@ -109,31 +123,9 @@ def check_credential_name(name: str) -> None:
         raise SetupError(f"The name of a credential has letters, digits, '-', '_' and '.', not {name[:100]!r}.")
 
 
-# Rows
-
-
-def _find_ciphertext(database: StoreDatabase, account: str, name: str) -> str | None:
+def _is_credential(account: str, name: str) -> sa.ColumnElement[bool]:
     table = get_table("credentials")
-    row = database.find_first(table.select().where(table.c.account == account, table.c.name == name))
-    return None if row is None else str(row["ciphertext"])
-
-
-def _write_row(database: StoreDatabase, account: str, name: str, ciphertext: str) -> None:
-    values = {"account": account, "name": name, "ciphertext": ciphertext, "updated_at": time.time()}
-    database.change(upsert_statement("credentials"), values)
-
-
-def _delete_row(database: StoreDatabase, account: str, name: str) -> int:
-    table = get_table("credentials")
-    return database.change(table.delete().where(table.c.account == account, table.c.name == name))
-
-
-def _list_rows(database: StoreDatabase, account: str | None) -> list[dict[str, Any]]:
-    table = get_table("credentials")
-    query = sa.select(table.c.account, table.c.name, table.c.updated_at).order_by(table.c.account, table.c.name)
-    if account is not None:
-        query = query.where(table.c.account == account)
-    return [row._asdict() for row in database.find(query)]
+    return (table.c.account == account) & (table.c.name == name)
 
 
 # Encryption

@@ -33,7 +33,6 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from struct import Struct
-from typing import TypeAlias
 from zlib import crc32
 
 from ferrule.errors import StoreError
@@ -58,71 +57,33 @@ LINES_TO_WAKE = 5_000
 """A memory journal wakes its reader only after this many lines; a query reads them earlier."""
 
 
-class MemoryJournal:
-    """The same for stores without a file, as far as that is possible: the lines are lost with the process."""
+class _LinesInMemory:
+    """Lines in no file: they are lost with the process."""
 
-    def __init__(self, wake: Callable[[], None], start: str) -> None:
-        self.owner, self.reader_sleeps = owner_name(start), False
-        self._wake = wake
-        self._lines: list[bytes] = []
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
         self._last_read = 0
 
-    def append(self, line: bytes) -> None:
-        waiting = len(self._lines)
-        if waiting >= MAX_LINES_IN_MEMORY:
-            raise OSError(f"{waiting} records wait in memory because the database accepts none")
-        self._lines.append(line)
-        if self.reader_sleeps and waiting >= LINES_TO_WAKE:
-            self.reader_sleeps = False
-            self._wake()
-
-    def ensure_segment(self) -> None:
-        pass
-
     def backlog(self) -> int:
-        return len(self._lines)
-
-    def has_enough_to_read(self) -> bool:
-        return len(self._lines) >= LINES_TO_WAKE
+        return len(self.lines)
 
     def read(self) -> list[bytes]:
-        lines = self._lines[:1000]
+        lines = self.lines[:1000]
         self._last_read = len(lines)
         return [line[:-1] for line in lines]
 
     def mark_read(self) -> int:
-        del self._lines[: self._last_read]
+        del self.lines[: self._last_read]
         return self._last_read
 
-    def rotate(self) -> None:
-        pass
 
-    def take_abandoned(self) -> Iterator[JournalSegment]:
-        return iter(())
-
-    def has_segment_of(self, owner: str) -> bool:
-        return False
-
-    def is_used_by(self, owner: str) -> bool:
-        return False
-
-    def has_room_for_segment(self) -> bool:
-        return False
-
-    def close(self, *, keep: bool) -> None:
-        self._lines.clear()
-
-    def close_files(self) -> None:
-        pass
-
-
-class FileJournal:
-    """The segments of one process, in a directory that several processes may share.
+class Journal:
+    """The segments of one process, in a directory that several processes may share; without one, lines in memory.
 
     Any thread may append; everything else is for one reader at a time.
     """
 
-    def __init__(self, directory: Path, wake: Callable[[], None], start: str) -> None:
+    def __init__(self, directory: Path | None, wake: Callable[[], None], start: str) -> None:
         self.directory, self.reader_sleeps = directory, False
         """The reader sets `reader_sleeps`: wake it when there is enough to read."""
         self.owner, self._start = owner_name(start), start
@@ -135,13 +96,23 @@ class FileJournal:
         self._failure: OSError | ValueError | None = None
         self._next_attempt = 0.0
         """After a failure no segment is created for a while: not every call shall pay for it."""
-        self._overflow = MemoryJournal(wake, start)
-        """Lines that could not be written to a file."""
-        self._reading: JournalSegment | MemoryJournal = self._overflow
+        self._memory = _LinesInMemory()
+        """Lines that could not be written to a file, or all."""
+        self._reading: JournalSegment | _LinesInMemory = self._memory
         self._unreadable: set[Path] = set()
+        self.append = self._append_to_memory if directory is None else self._append_to_segment
+        """Stores a line. Raises OSError if that is not possible."""
 
-    def append(self, line: bytes) -> None:
-        """Store the line; OSError when that is not possible."""
+    def _append_to_memory(self, line: bytes) -> None:
+        lines = self._memory.lines
+        if (waiting := len(lines)) >= MAX_LINES_IN_MEMORY:
+            raise OSError(f"{waiting} records wait in memory because the database accepts none")
+        lines.append(line)
+        if self.reader_sleeps and waiting >= LINES_TO_WAKE:
+            self.reader_sleeps = False
+            self._wake()
+
+    def _append_to_segment(self, line: bytes) -> None:
         with self._lock:
             try:
                 if self._current is None or not self._current.append(line):
@@ -152,7 +123,7 @@ class FileJournal:
                 self._current = None
                 if time.monotonic() >= self._next_attempt:
                     self._failure, self._next_attempt = error, time.monotonic() + RETRY_INTERVAL
-                self._overflow.append(line)
+                self._append_to_memory(line)
                 raise
             finally:
                 if self.reader_sleeps:
@@ -162,21 +133,21 @@ class FileJournal:
     def ensure_segment(self) -> None:
         """Have a file, by whose lock other processes see that this one lives; OSError when there can be none."""
         with self._lock:
-            if self._current is None:
+            if self.directory is not None and self._current is None:
                 self._create_segment(0)
 
     def backlog(self) -> int:
         """Return how much waits to be read, in bytes or lines."""
-        return self._overflow.backlog() + sum(segment.backlog() for segment in self._segments)
+        return self._memory.backlog() + sum(segment.backlog() for segment in self._segments)
 
     def has_enough_to_read(self) -> bool:
         """Return whether reading now is worth a transaction."""
-        return self.backlog() > 0
+        return self.backlog() >= (LINES_TO_WAKE if self.directory is None else 1)
 
     def read(self) -> list[bytes]:
         """Return the next lines: the same lines until `mark_read` confirms that they are in the database."""
-        self._reading = self._overflow
-        if lines := self._overflow.read():
+        self._reading = self._memory
+        if lines := self._memory.read():
             return lines
         for segment in list(self._segments):
             has_ended = segment is not self._current  # checked before reading: no line can follow after that
@@ -214,6 +185,8 @@ class FileJournal:
 
         Raises StoreError for a segment of another format.
         """
+        if self.directory is None:
+            return
         own = {segment.path for segment in self._segments}
         try:
             paths = sorted(p for p in self.directory.iterdir() if p not in own and p not in self._unreadable)
@@ -241,10 +214,12 @@ class FileJournal:
 
     def _segments_of(self, owner: str) -> Iterator[Path]:
         _, pid, start = owner.rsplit(":", 2)
-        return self.directory.glob(f"{start}-{pid}-*.jsonl")
+        return iter(()) if self.directory is None else self.directory.glob(f"{start}-{pid}-*.jsonl")
 
     def has_room_for_segment(self) -> bool:
         """Return whether one more segment may be left for another process to import."""
+        if self.directory is None:
+            return False
         try:
             return len(os.listdir(self.directory)) < MAX_DEFERRED_SEGMENTS
         except OSError:
@@ -254,6 +229,8 @@ class FileJournal:
         """Close the files. Lines that were not read, or all of them with `keep`, stay for the next process."""
         with self._lock:
             segments, self._segments, self._current = self._segments, [], None
+        if self.directory is None:
+            self._memory.lines.clear()
         for segment in segments:
             if keep or segment.backlog():
                 segment.abandon()
@@ -266,6 +243,7 @@ class FileJournal:
             segment.close()
 
     def _create_segment(self, min_size: int) -> JournalSegment:
+        assert self.directory is not None, "lines are in memory"
         if time.monotonic() < self._next_attempt:
             reason = getattr(self._failure, "strerror", None) or str(self._failure)
             raise OSError(getattr(self._failure, "errno", errno.EIO), reason, str(self.directory))
@@ -279,10 +257,6 @@ class FileJournal:
         self._current = segment
         self._segments.append(segment)
         return segment
-
-
-Journal: TypeAlias = FileJournal | MemoryJournal
-"""Lines that wait to be inserted."""
 
 
 def check_formats(directory: Path) -> None:

@@ -139,9 +139,10 @@ def build_clauses(conditions: CallFilter, dialect: sa.Dialect) -> list[sa.Column
     # `coalesce` keeps the database from the other indexes: else it might scan all failed calls of all tools.
     clauses += [sa.func.coalesce(calls[name], "") == escape_text(getattr(conditions, name)) for name in names[1:]]
     if conditions.tenant is not None:
-        clauses.append(tenant_clause(conditions.tenant))
+        is_tenant = calls.tenant == escape_text(conditions.tenant) if conditions.tenant else calls.tenant.is_(None)
+        clauses.append(is_tenant)
     if conditions.principals is not None:
-        clauses.append(principals_clause(conditions.principals))
+        clauses.append(calls.principal.in_(list(map(escape_text, conditions.principals))))
     if conditions.is_success is not None:
         clauses.append(_ended_clause(success=conditions.is_success, by_index=not names))
     if conditions.since is not None:
@@ -155,28 +156,14 @@ def build_clauses(conditions: CallFilter, dialect: sa.Dialect) -> list[sa.Column
         in_json = json.dumps(text, ensure_ascii=False)[1:-1]
         columns = [sa.cast(calls[name], sa.Text) for name in ("params", "result")]
         texts = [(calls.error, text), *((column, in_json) for column in columns)]
-        clauses.append(sa.or_(*(_contains_clause(*each, dialect) for each in texts)))
+        # SQLite's LIKE ignores the case; `icontains` would convert all texts first.
+        contains = sa.ColumnElement.contains if dialect.name == "sqlite" else sa.ColumnElement.icontains
+        clauses.append(sa.or_(*(contains(column, part, autoescape=True) for column, part in texts)))
     return clauses
-
-
-def _contains_clause(column: sa.ColumnElement[Any], text: str, dialect: sa.Dialect) -> sa.ColumnElement[bool]:
-    """Build a condition: a text is part of a column, in upper or lower case."""
-    if dialect.name == "sqlite":  # whose LIKE ignores the case; `icontains` would convert all texts first
-        return column.contains(text, autoescape=True)
-    return column.icontains(text, autoescape=True)
 
 
 def rule_column() -> sa.ColumnElement[str]:
     return sa.literal_column("(tool_calls.metadata->>'rule')", sa.Text)
-
-
-def tenant_clause(tenant: str) -> sa.ColumnElement[bool]:
-    column = get_table("tool_calls").c.tenant
-    return column == escape_text(tenant) if tenant else column.is_(None)
-
-
-def principals_clause(labels: Collection[str]) -> sa.ColumnElement[bool]:
-    return get_table("tool_calls").c.principal.in_(list(map(escape_text, labels)))
 
 
 def _ended_clause(*, success: bool, by_index: bool) -> sa.ColumnElement[bool]:

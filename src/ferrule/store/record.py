@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
@@ -66,34 +66,11 @@ class ToolCallRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values, for files, pipes and pages."""
-        return {
-            "record_id": self.record_id,
-            "tool_name": self.tool_name,
-            "action": self.action,
-            "params": self.params,
-            "result": self.result,
-            "status": self.status,
-            "is_success": self.is_success,
-            "error": self.error,
-            "error_type": self.error_type,
-            "approval_state": self.metadata.get("approval_state"),
-            "execution_time": self.execution_time,
-            "wait_time": self.wait_time,
-            "attempts": self.attempts,
-            "caller_id": self.caller_id,
-            "caller_type": self.caller_type,
-            "conversation_id": self.conversation_id,
-            "workflow_id": self.workflow_id,
-            "fingerprint": self.fingerprint,
-            "source": self.source,
-            "principal": self.principal,
-            "tenant": self.tenant,
-            "cost": self.cost,
-            "parent_id": self.parent_id,
-            "artifact_id": self.artifact_id,
-            "metadata": self.metadata,
-            "created_at": self.created_at.isoformat(),
+        plain = {
+            each.name: getattr(self, each.name) for each in fields(self) if each.init and each.name != "started_at"
         }
+        approval_state, created_at = self.metadata.get("approval_state"), self.created_at.isoformat()
+        return plain | {"is_success": self.is_success, "approval_state": approval_state, "created_at": created_at}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

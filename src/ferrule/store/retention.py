@@ -98,18 +98,14 @@ class OldDataDeletion:
     def delete(self, before: float) -> DeletionReport:
         """Delete what was last changed before a time. Artifacts without records are left to `delete_all`."""
         report, candidates = self._delete_rows(self._database.write, before)
-        with self._database.read() as connection:
-            unused = _find_unused(connection, candidates)
-        return replace(report, artifacts=sum(map(self._artifacts.remove, unused)))
+        return replace(report, artifacts=self._remove_unused(candidates))
 
     def delete_all(self, before: float, *, dry_run: bool = False) -> DeletionReport:
         """Delete also artifacts that lost their records earlier. `dry_run` only counts what would be deleted."""
         old_artifacts = set(self._artifacts.list_older_than(before))
         if not dry_run:
             report = self.delete(before)
-            with self._database.read() as connection:
-                unused = _find_unused(connection, old_artifacts)
-            return replace(report, artifacts=report.artifacts + sum(map(self._artifacts.remove, unused)))
+            return replace(report, artifacts=report.artifacts + self._remove_unused(old_artifacts))
         with self._database.write() as connection:
             report, candidates = self._delete_rows(lambda: nullcontext(connection), before)
             unused = _find_unused(connection, candidates | old_artifacts)
@@ -124,10 +120,12 @@ class OldDataDeletion:
         if oldest is None:
             return
         _, artifacts = _delete_calls(self._database.write, started_at < oldest)
+        self._remove_unused(artifacts)
+
+    def _remove_unused(self, artifacts: set[str]) -> int:
         with self._database.read() as connection:
             unused = _find_unused(connection, artifacts)
-        for artifact_id in unused:
-            self._artifacts.remove(artifact_id)
+        return sum(map(self._artifacts.remove, unused))
 
     def _delete_rows(self, transaction: Transaction, before: float) -> tuple[DeletionReport, set[str]]:
         """Delete rows; the report has no artifacts yet, and the set has those that calls referred to."""

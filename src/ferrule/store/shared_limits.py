@@ -18,8 +18,9 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from math import sqrt
-from typing import Any, Final, TypeVar
+from math import inf, sqrt
+from sys import maxsize
+from typing import Any, Final, TypeAlias, TypeVar
 
 from ferrule.store.database import StoreDatabase
 from ferrule.store.leases import read_database_clock
@@ -91,14 +92,14 @@ class SlotRequest:
 class SlotGrant:
     """The slots of a process until its lease ends."""
 
-    slots: int
-    others_waiting: int
+    slots: int = 0
+    others_waiting: int = 0
     """Calls of other processes that wait for a slot."""
-    processes: int
+    processes: int = 1
     """How many processes have slots or wait for some."""
-    limit: int
+    limit: int = maxsize
     """Of all processes together: the lowest that one of them has stated."""
-    is_over_limit: bool
+    is_over_limit: bool = False
     """Whether they have more slots than that, because it was lowered."""
 
 
@@ -114,15 +115,6 @@ class StartRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartGrant:
-    """The starts of a process for the next two seconds."""
-
-    starts: int
-    next_in: float
-    """Seconds until more starts may be free."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRequest:
     """Everything that a process asks for at a time."""
 
@@ -133,10 +125,10 @@ class LeaseRequest:
     starts: Mapping[str, StartRequest] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseGrants:
-    slots: Mapping[str, SlotGrant] = field(default_factory=dict)
-    starts: Mapping[str, StartGrant] = field(default_factory=dict)
+StartGrant: TypeAlias = tuple[int, float]
+"""The starts of a process for the next two seconds, and the seconds until more may be free."""
+LeaseGrants: TypeAlias = tuple[Mapping[str, SlotGrant], Mapping[str, StartGrant]]
+"""What a process gets, by bucket."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +176,9 @@ def grant_slots(
     others = [lease for lease in current if lease.owner != owner]
     limit = min(request.limit, *(lease.slot_limit for lease in others)) if others else request.limit
     unmet = request.demand - request.slots
-    waiting_since = _find_waiting_since(mine, now) if request.waiting else None
+    waiting_since = now if request.waiting else None
+    if request.waiting and mine is not None and not mine.slots and mine.waiting_since is not None:
+        waiting_since = mine.waiting_since
     free = limit - request.slots - sum(lease.slots for lease in others)
     processes = 1 + sum(1 for lease in others if lease.slots or lease.waiting)
     share = limit // processes
@@ -193,7 +187,9 @@ def grant_slots(
         owed = sum(max(0, min(lease.waiting, share - lease.slots)) for lease in others)
         extra += max(0, min(unmet - extra, free - extra - owed))
     else:
-        ahead = sum(1 for lease in others if not lease.slots and _waits_longer(lease, waiting_since))
+        since = inf if waiting_since is None else waiting_since
+        waiting = (lease.waiting_since for lease in others if lease.waiting and not lease.slots)
+        ahead = sum(1 for other in waiting if other is not None and other < since)
         extra = min(unmet, free - ahead)
     extra = max(0, extra)
     lease = SlotLease(
@@ -214,19 +210,6 @@ def grant_slots(
     return lease, grant
 
 
-def _find_waiting_since(mine: SlotLease | None, now: float) -> float:
-    """Return since when a process has had no slot while its calls waited."""
-    if mine is None or mine.slots or mine.waiting_since is None:
-        return now
-    return mine.waiting_since
-
-
-def _waits_longer(lease: SlotLease, waiting_since: float | None) -> bool:
-    if not lease.waiting or lease.waiting_since is None:
-        return False
-    return waiting_since is None or lease.waiting_since < waiting_since
-
-
 def grant_starts(
     leases: Iterable[StartLease], owner: str, request: StartRequest, now: float
 ) -> tuple[list[StartLease], StartGrant]:
@@ -245,23 +228,20 @@ def grant_starts(
     if starts:
         until = now + START_LEASE_SECONDS + RATE_PERIOD
         counted.append(StartLease(owner=owner, starts=starts, counts_until=until, is_open=True))
-    next_at = now if free > starts else min((_find_return(lease, owner, now) for lease in counted), default=now)
-    return counted, StartGrant(starts=starts, next_in=next_at - now)
-
-
-def _find_return(lease: StartLease, owner: str, now: float) -> float:
-    """Return when starts of a lease may be free. Another process gives back what it does not use of an open block."""
-    block_end = lease.counts_until - RATE_PERIOD
-    return block_end if lease.is_open and lease.owner != owner and block_end > now else lease.counts_until
+    next_at = now if free > starts else inf
+    for lease in counted if next_at > now else ():
+        # Another process gives back what it does not use of an open block.
+        block_end = lease.counts_until - RATE_PERIOD
+        is_returned = lease.is_open and lease.owner != owner and block_end > now
+        next_at = min(next_at, block_end if is_returned else lease.counts_until)
+    return counted, (starts, next_at - now if counted else 0.0)
 
 
 def renew_leases(database: StoreDatabase, request: LeaseRequest) -> LeaseGrants:
     """Renew all leases of a process in one transaction; a bucket that it no longer mentions is given back."""
     with database.write() as connection:
         now = _lock_leases(connection)
-        slot_grants = _renew_slots(connection, request, now)
-        start_grants = _renew_starts(connection, request, now)
-    return LeaseGrants(slots=slot_grants, starts=start_grants)
+        return _renew_slots(connection, request, now), _renew_starts(connection, request, now)
 
 
 def _adapt_limits(connection: sa.Connection, slots: Mapping[str, SlotRequest], now: float) -> dict[str, SlotRequest]:

@@ -200,96 +200,65 @@ def summarize_costs(
     `keys` are the only runs, conversations … that are returned, `principals` the only ones whose costs count.
     """
     with database.read() as connection:
-        is_postgres = connection.dialect.name == "postgresql"
         values: dict[str, Any] = {"since": 0.0 if since is None else since.timestamp(), "tenant": tenant}
         values |= {"principals": None if principals is None else list(map(escape_text, principals))}
-        calls = {} if by == "model" else _sum_calls(connection, by, values, is_postgres=is_postgres)
-        replies = {} if by == "tool" else _sum_replies(connection, by, values, is_postgres=is_postgres)
+        calls = {} if by == "model" else _sum_costs(connection, _CALLS, by, values)
+        replies = {} if by == "tool" else _sum_costs(connection, _REPLIES, by, values)
     summaries = {key: CostSummary(**{**calls.get(key, {}), **replies.get(key, {})}) for key in {**calls, **replies}}
     if keys is not None:
         summaries = {key: summaries[key] for key in keys if key in summaries}
     return dict(sorted(summaries.items(), key=lambda item: (-item[1].cost, item[0])))
 
 
-_OF_CONVERSATION: Final = (
-    "(SELECT binding.value->>'conversation_id' FROM entries AS binding "
-    "WHERE binding.stream = 'asked:' || {run} AND binding.key = 'begin')"
-)
+_CALLS: Final = {
+    "rows": "tool_calls WHERE cost > 0",
+    "sums": "COUNT(*) AS calls, SUM(cost) AS tool_cost",
+    "name": "tool_name",
+    "run": "tool_calls.conversation_id",
+    "principal": "COALESCE(principal, 'user:local')",
+    "tenant": "COALESCE(tenant, '')",
+    "time": "started_at",
+}
+_REPLIES: Final = {
+    "rows": "entries AS reply WHERE substr(reply.stream, 1, 6) = 'usage:'",
+    "sums": "COUNT(*) AS requests, SUM(CAST(reply.value->>'input_tokens' AS BIGINT)) AS input_tokens, "
+    "SUM(CAST(reply.value->>'output_tokens' AS BIGINT)) AS output_tokens, "
+    "SUM(CAST(reply.value->>'cost' AS DOUBLE PRECISION)) AS model_cost, "
+    "SUM(CASE WHEN reply.value->>'cost' IS NULL THEN 1 ELSE 0 END) AS unpriced_requests",
+    "name": "reply.value->>'model'",
+    "run": "(reply.value->>'run_id')",
+    "principal": "reply.value->>'principal'",
+    "tenant": "reply.value->>'tenant'",
+    "time": "reply.written_at",
+}
+"""What costs something: the rows, the sums of a group, and the columns, in SQL."""
 
 
-def _sum_calls(
-    connection: sa.Connection, by: CostGroup, values: Mapping[str, Any], *, is_postgres: bool
+def _sum_costs(
+    connection: sa.Connection, costs: Mapping[str, str], by: CostGroup, values: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    key = {
-        "tool": "tool_name",
-        "run": "conversation_id",
-        "conversation": _OF_CONVERSATION.format(run="tool_calls.conversation_id"),
-        "principal": "COALESCE(principal, 'user:local')",
-        "tenant": "COALESCE(tenant, '')",
-        "day": _day_sql("started_at", is_postgres=is_postgres),
-    }[by]
-    condition = "" if values["tenant"] is None else " AND COALESCE(tenant, '') = :tenant"
-    if values["principals"] is not None:
-        condition += " AND COALESCE(principal, 'user:local') IN :principals"
-    query = (
-        f"SELECT {key}, COUNT(*), SUM(cost) FROM tool_calls WHERE started_at >= :since AND cost > 0{condition} "
-        "GROUP BY 1"
+    # A cast rounds in PostgreSQL, and SQLite may have no `floor`.
+    day = "floor({time} / 86400)" if connection.dialect.name == "postgresql" else "CAST({time} / 86400 AS INTEGER)"
+    conversation = (
+        "(SELECT binding.value->>'conversation_id' FROM entries AS binding "
+        "WHERE binding.stream = 'asked:' || {run} AND binding.key = 'begin')"
     )
-    rows = _execute(connection, query, values)
-    return {
-        _format_key(by, name): {"calls": number, "tool_cost": float(cost)}
-        for name, number, cost in rows
-        if name is not None
-    }
-
-
-def _sum_replies(
-    connection: sa.Connection, by: CostGroup, values: Mapping[str, Any], *, is_postgres: bool
-) -> dict[str, dict[str, Any]]:
-    run = "(reply.value->>'run_id')"
-    key = {
-        "model": "reply.value->>'model'",
-        "run": run,
-        "conversation": _OF_CONVERSATION.format(run=run),
-        "principal": "reply.value->>'principal'",
-        "tenant": "reply.value->>'tenant'",
-        "day": _day_sql("reply.written_at", is_postgres=is_postgres),
-    }[by]
-
-    def total(name: str, kind: str) -> str:
-        return f"SUM(CAST(reply.value->>'{name}' AS {kind}))"
-
-    condition = "" if values["tenant"] is None else " AND reply.value->>'tenant' = :tenant"
-    if values["principals"] is not None:
-        condition += " AND reply.value->>'principal' IN :principals"
-    query = (
-        f"SELECT {key}, COUNT(*), {total('input_tokens', 'BIGINT')}, {total('output_tokens', 'BIGINT')}, "
-        f"{total('cost', 'DOUBLE PRECISION')}, SUM(CASE WHEN reply.value->>'cost' IS NULL THEN 1 ELSE 0 END) "
-        "FROM entries AS reply WHERE reply.written_at >= :since AND substr(reply.stream, 1, 6) = 'usage:'"
-        f"{condition} GROUP BY 1"
-    )
-    rows = _execute(connection, query, values)
-    names = ("requests", "input_tokens", "output_tokens", "model_cost", "unpriced_requests")
-    return {
-        _format_key(by, row[0]): {
-            name: float(value or 0.0) if name == "model_cost" else int(value or 0)
-            for name, value in zip(names, row[1:], strict=True)
-        }
-        for row in rows
-        if row[0] is not None
-    }
-
-
-def _execute(connection: sa.Connection, query: str, values: Mapping[str, Any]) -> Iterable[Any]:
+    keys = {"tool": "{name}", "model": "{name}", "run": "{run}", "principal": "{principal}", "tenant": "{tenant}"}
+    key = {**keys, "conversation": conversation, "day": day}[by]
+    condition = "" if values["tenant"] is None else " AND {tenant} = :tenant"
+    condition += "" if values["principals"] is None else " AND {principal} IN :principals"
+    query = f"SELECT {key} AS group_key, {{sums}} FROM {{rows}} AND {{time}} >= :since{condition} GROUP BY 1"
     used = {name: value for name, value in values.items() if f":{name}" in query}
     used = {name: escape_text(value) if isinstance(value, str) else value for name, value in used.items()}
     expanding: list[Any] = [sa.bindparam(name, expanding=True) for name in used if name == "principals"]
-    return connection.execute(sa.text(query).bindparams(*expanding), used)
-
-
-def _day_sql(column: str, *, is_postgres: bool) -> str:
-    # A cast rounds in PostgreSQL, and SQLite may have no `floor`.
-    return f"floor({column} / 86400)" if is_postgres else f"CAST({column} / 86400 AS INTEGER)"
+    sums: dict[str, dict[str, Any]] = {}
+    for row in connection.execute(sa.text(query.format(**costs)).bindparams(*expanding), used).mappings():
+        if (group := row["group_key"]) is not None:
+            numbers = {name: value or 0 for name, value in row.items() if name != "group_key"}
+            sums[_format_key(by, group)] = {
+                name: float(value) if name.endswith("_cost") else int(value) for name, value in numbers.items()
+            }
+    return sums
 
 
 def _format_key(by: CostGroup, key: Any) -> str:

@@ -11,7 +11,6 @@ million, so they are counted in indexes. What is not successful has a separate i
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import ceil, floor
@@ -19,8 +18,8 @@ from typing import Any
 
 from ferrule.errors import REJECTED
 from ferrule.store.database import StoreDatabase
-from ferrule.store.escapes import escape_text, unescape_text
-from ferrule.store.queries import CallFilter, build_clauses, principals_clause, rule_column, tenant_clause
+from ferrule.store.escapes import unescape_text
+from ferrule.store.queries import CallFilter, build_clauses, rule_column
 from ferrule.store.record import CallInterval, CallStatistics, ToolStatistics, percent
 from ferrule.store.sql import sa
 from ferrule.store.tables import IS_UNSUCCESSFUL, get_table
@@ -48,15 +47,9 @@ class _ToolCounts:
         return self.successful + self.failed + self.cancelled
 
 
-def collect_statistics(
-    database: StoreDatabase,
-    since: datetime | None,
-    tool_name: str | None,
-    tenant: str | None,
-    principals: Collection[str] | None,
-) -> CallStatistics:
-    conditions = _statistics_conditions(since, tool_name, tenant, principals)
+def collect_statistics(database: StoreDatabase, which: CallFilter) -> CallStatistics:
     with database.read() as connection:
+        conditions = build_clauses(which, connection.dialect)
         counts = _count_some_calls(connection, conditions) if conditions else _count_all_calls(connection)
         tools = {
             unescape_text(each.tool_name): _tool_statistics(connection, conditions, each)
@@ -111,25 +104,6 @@ def _tool_statistics(
     )
 
 
-# Some calls: counted and sorted by the database
-
-
-def _statistics_conditions(
-    since: datetime | None, tool_name: str | None, tenant: str | None, principals: Collection[str] | None
-) -> list[sa.ColumnElement[bool]]:
-    calls = get_table("tool_calls").c
-    conditions: list[sa.ColumnElement[bool]] = []
-    if since is not None:
-        conditions.append(calls.started_at >= since.timestamp())
-    if tool_name is not None:
-        conditions.append(calls.tool_name == escape_text(tool_name))
-    if tenant is not None:
-        conditions.append(tenant_clause(tenant))
-    if principals is not None:
-        conditions.append(principals_clause(principals))
-    return conditions
-
-
 def _count_some_calls(connection: sa.Connection, conditions: list[sa.ColumnElement[bool]]) -> list[_ToolCounts]:
     calls = get_table("tool_calls").c
 
@@ -153,9 +127,6 @@ def _count_some_calls(connection: sa.Connection, conditions: list[sa.ColumnEleme
         .order_by(calls.tool_name)
     )
     return [_ToolCounts(**row._mapping) for row in connection.execute(query)]
-
-
-# All calls: read from indexes
 
 
 def _count_all_calls(connection: sa.Connection) -> list[_ToolCounts]:
@@ -192,13 +163,11 @@ def count_calls_by_rule(
     database: StoreDatabase, since: datetime, tenant: str | None
 ) -> dict[str, tuple[int, float | None]]:
     """Count the calls that each rule of a policy has decided about, with the time of the last call."""
-    calls, rule = get_table("tool_calls").c, rule_column()
-    query = sa.select(rule, sa.func.count(), sa.func.max(calls.started_at)).where(rule.is_not(None)).group_by(rule)
-    query = query.where(calls.started_at >= since.timestamp())
-    if tenant is not None:
-        query = query.where(tenant_clause(tenant))
+    rule, started_at = rule_column(), get_table("tool_calls").c.started_at
+    query = sa.select(rule, sa.func.count(), sa.func.max(started_at)).where(rule.is_not(None)).group_by(rule)
     with database.read() as connection:
-        return {unescape_text(text): (number, last) for text, number, last in connection.execute(query)}
+        clauses = build_clauses(CallFilter(since=since, tenant=tenant), connection.dialect)
+        return {unescape_text(text): (number, last) for text, number, last in connection.execute(query.where(*clauses))}
 
 
 # Figures over time
@@ -206,9 +175,8 @@ def count_calls_by_rule(
 
 def find_oldest_call(database: StoreDatabase) -> float | None:
     """Return when the first call started."""
-    with database.read() as connection:
-        oldest: float | None = connection.scalar(sa.select(sa.func.min(get_table("tool_calls").c.started_at)))
-        return oldest
+    [(oldest,)] = database.find(sa.select(sa.func.min(get_table("tool_calls").c.started_at)))
+    return None if oldest is None else float(oldest)
 
 
 def collect_series(

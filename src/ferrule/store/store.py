@@ -32,7 +32,7 @@ from ferrule.store.credentials import Credentials
 from ferrule.store.database import CallStart, StoreDatabase
 from ferrule.store.encoding import encode_call_end, encode_call_start, encode_entry
 from ferrule.store.entry_streams import delete_entries, find_entries, find_streams
-from ferrule.store.journal import FileJournal, Journal, MemoryJournal, check_formats
+from ferrule.store.journal import Journal, check_formats
 from ferrule.store.leases import Leases, StoreLocks, open_leases
 from ferrule.store.location import parse_location
 from ferrule.store.queries import (
@@ -108,11 +108,7 @@ class ToolKnowledgeStore:
         wake = threading.Event()
         self._start = f"{int(time.time() * 1000):011x}{os.urandom(3).hex()}"
         self._numbers = count(1)
-        self._journal: Journal
-        if self.location.journal is None:
-            self._journal = MemoryJournal(wake.set, self._start)
-        else:
-            self._journal = FileJournal(self.location.journal, wake.set, self._start)
+        self._journal = Journal(self.location.journal, wake.set, self._start)
         self._append = self._journal.append
         self._closing = threading.Lock()
         self._database = StoreDatabase(self.location)
@@ -348,51 +344,18 @@ class ToolKnowledgeStore:
         return await asyncio.to_thread(self._locks.is_held, name)
 
     async def query_call_records(
-        self,
-        *,
-        conversation_id: str | None = None,
-        workflow_id: str | None = None,
-        tool_name: str | None = None,
-        action: str | None = None,
-        caller_id: str | None = None,
-        caller_type: str | None = None,
-        principal: str | None = None,
-        tenant: str | None = None,
-        status: Status | None = None,
-        is_success: bool | None = None,
-        error_type: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        text: str | None = None,
-        principals: Collection[str] | None = None,
-        rule: str | None = None,
-        limit: int = 100,
-        after: ToolCallRecord | str | None = None,
+        self, *, limit: int = 100, after: ToolCallRecord | str | None = None, **conditions: Any
     ) -> list[ToolCallRecord]:
-        """Return the newest records that match all conditions. `after` is the last record of the page before."""
+        """Return the newest records that match all conditions, which are the fields of `CallFilter`.
+
+        `after` is the last record of the page before.
+        """
         if limit < 1:
             raise StoreError(f"limit must be at least 1, not {limit!r}")
-        if status is not None and status not in get_args(Status):
+        call_filter = CallFilter(**conditions)
+        if (status := call_filter.status) is not None and status not in get_args(Status):
             raise StoreError(f"no call has the status {status!r}; write one of: {', '.join(get_args(Status))}")
-        conditions = CallFilter(
-            conversation_id=conversation_id,
-            workflow_id=workflow_id,
-            tool_name=tool_name,
-            action=action,
-            caller_id=caller_id,
-            caller_type=caller_type,
-            principal=principal,
-            tenant=tenant,
-            status=status,
-            is_success=is_success,
-            error_type=error_type,
-            since=since,
-            until=until,
-            text=text,
-            principals=principals,
-            rule=rule,
-        )
-        return await self.query(find_records, conditions, limit, after)
+        return await self.query(find_records, call_filter, limit, after)
 
     async def get_call_record(self, record_id: str) -> ToolCallRecord | None:
         return await self.query(find_record, record_id)
@@ -410,7 +373,8 @@ class ToolKnowledgeStore:
         principals: Collection[str] | None = None,
     ) -> CallStatistics:
         """Return counts, error rates and times, in total and by tool."""
-        return await self.query(collect_statistics, since, tool_name, tenant, principals)
+        which = CallFilter(since=since, tool_name=tool_name, tenant=tenant, principals=principals)
+        return await self.query(collect_statistics, which)
 
     async def delete_records(self, *, older_than: datetime | timedelta, dry_run: bool = False) -> DeletionReport:
         """Delete what is older than a time or a duration: calls, runs, conversations and everything else.

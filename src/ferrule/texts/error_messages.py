@@ -11,6 +11,16 @@ from functools import cache
 from typing import Final
 
 _CHINESE: Final[tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]] = (
+    # Plans
+    (r"The run was stopped: ", "运行已停止："),
+    (r"\bit made (\d+) calls? \(limit (\d+)\)", r"已调用 \1 次工具（上限 \2）"),
+    (r"\bit took (\d+) s \(limit ([\d.]+) s\)", r"已用 \1 秒（上限 \2 秒）"),
+    (r"\bit used (\d+) tokens \(limit (\d+)\)", r"已用 \1 个词元（上限 \2）"),
+    (r"\bThe result is empty\.", "结果为空。"),
+    (r"\bIt is from the model and no tool, because (\S+) failed\.", r"\1 失败，结果来自模型而非工具。"),
+    (r"\bThe plan was invalid: ", "计划无效："),
+    (r"\bIt needs the result of step (\S+), which (?:failed|was skipped)\.", r"它需要第 \1 步的结果，而该步没有成功。"),
+    (r"\bStep (\S+): ", r"第 \1 步："),
     # Calculations
     (r"this divides by zero\.", "除数不能为零。"),
     (r"(\S+) is not defined for ([^\n]+?)\.(?= |\Z)", r"\1 对 \2 没有定义。"),

@@ -91,6 +91,24 @@ STEP_TOOL_FAILED: Final = {
 DOES_NOT_KNOW: Final = frozenset(
     {"unknown", "i do not know", "i don't know", "i don’t know", "未知", "不知道", "我不知道"}
 )
+QUESTION_LABEL: Final = {"en": "Question: ", "zh": "问题："}
+STEP_SUMMARY: Final = {
+    "en": {
+        "failed": "failed ({error})",
+        "doubtful": " (doubtful)",
+        "made_up": " (doubtful: {number} is made up)",
+        "reasoned": " (from no tool, because {tool} failed: it may be wrong)",
+        "answered_by": " (answered by {other}, because {tool} failed)",
+    },
+    "zh": {
+        "failed": "失败（{error}）",
+        "doubtful": "（存疑）",
+        "made_up": "（存疑：{number} 没有依据）",
+        "reasoned": "（{tool} 失败，结果并非来自工具，可能有误）",
+        "answered_by": "（{tool} 失败，由 {other} 回答）",
+    },
+}
+"""A result of a step, for models: in the language of the step."""
 REASONED_INSTEAD: Final = {
     "en": "(Not from {tools}, which failed: this is what the model knows by itself, unchecked.)",
     "zh": "（{tools} 调用失败：以上内容来自模型自身的知识，未经核实。）",

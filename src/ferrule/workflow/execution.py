@@ -15,10 +15,9 @@ from typing import Any, Final
 
 from ferrule.agent.answer import ASK_USER, NO_TOOL, AttemptLevel, PlanStep, StepAttempt, StepResult
 from ferrule.agent.budget import NeedsPerson
-from ferrule.agent.calls import RunCall, RunCalls
+from ferrule.agent.calls import HumanReply, RunCall, RunCalls
 from ferrule.agent.formats import find_json_values
 from ferrule.agent.prompts import explain_denial
-from ferrule.agent.requests import HumanReply
 from ferrule.catalog.model_schemas import NamedAction
 from ferrule.catalog.registry import ToolRegistry
 from ferrule.catalog.tags import extract_tags
@@ -47,6 +46,7 @@ from ferrule.policy.approvals import ApprovalRequest, Question, digest_of_argume
 from ferrule.texts.language import detect_language
 from ferrule.texts.planning_prompts import (
     DOES_NOT_KNOW,
+    QUESTION_LABEL,
     STEP_ARGUMENTS,
     STEP_ARGUMENTS_AS_JSON,
     STEP_REASONING,
@@ -54,12 +54,7 @@ from ferrule.texts.planning_prompts import (
 )
 from ferrule.texts.shorten import first_sentence
 from ferrule.workflow.plan import find_referenced_steps, resolve_references
-from ferrule.workflow.results import (
-    StepContext,
-    find_made_up_operand,
-    format_result,
-    text_of_evidence,
-)
+from ferrule.workflow.results import StepContext, find_made_up_operand, format_result, text_of_evidence
 
 UNKNOWN_OUTCOME: Final = "unknown_outcome"
 MAX_ARGUMENTS_TOKENS: Final = 1000
@@ -138,11 +133,12 @@ class ExecutionAgent:
 
     # With a tool
 
-    def calls_of(self, run_id: str) -> RunCalls:
-        """Return what makes the calls of the steps of a run; the run may be empty."""
+    def calls_of(self, run_id: str, question: str) -> RunCalls:
+        """Return what makes the calls of the steps of a run; steps that belong to no run have an empty id."""
         if self._calls is None or self._calls.run_id != run_id:
             self._calls = RunCalls(
                 run_id,
+                question,
                 self._library.engine,
                 self._library.hub,
                 name=self._name,
@@ -165,7 +161,10 @@ class ExecutionAgent:
             ToolCandidate.of(tool, capability),
             self._library.hub.find_by_name(tool.id, capability.name),
         )
-        tool_call, calls = ToolCall(name=step.tool_type, id=call_id_of(step, attempt)), self.calls_of(context.run_id)
+        tool_call, calls = (
+            ToolCall(name=step.tool_type, id=call_id_of(step, attempt)),
+            self.calls_of(context.run_id, context.question),
+        )
         targets = [(each.tool, each.capability) for each in candidates]
         call = RunCall(call=tool_call, original=tool_call, target=(tool, capability), candidates=targets)
         result = calls.find_result(call)
@@ -574,7 +573,8 @@ def _make_attempt(level: AttemptLevel, tool: str, result: ToolExecutionResult) -
 def _summarize_context(context: StepContext) -> str:
     """Return the question and the results so far."""
     results = [f"[{r.step_id}] {r.description}: {r.result}" for r in context.results.values() if r.success]
-    parts = [f"Question: {context.question}", context.history, "\n".join(results)]
+    label = QUESTION_LABEL[detect_language(context.question)]
+    parts = [f"{label}{context.question}", context.history, "\n".join(results)]
     return "\n\n".join(part for part in parts if part)
 
 

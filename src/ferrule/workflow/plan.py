@@ -192,8 +192,8 @@ def _replace_unknown_tool(step: PlanStep, tools: Collection[str], problems: list
     if step.tool_type in tools or step.tool_type in (NO_TOOL, ASK_USER):
         return step
     owner, _, action = step.tool_type.rpartition(".")
-    for encoded in (model_name(step.tool_type), model_name(owner, action)):
-        if encoded in tools:  # the tool's own id, such as `math.factorial`, or `tool.action`
+    for encoded in (model_name(step.tool_type), model_name(owner, action), model_name(owner)):
+        if encoded in tools:  # the tool's own id, such as `math.factorial`, `tool.action`, or a tool with one action
             return replace(step, tool_type=encoded)
     if step.tool_type.casefold() in ("", "null", "direct", "reasoning", "llm", "无"):
         return replace(step, tool_type=NO_TOOL)

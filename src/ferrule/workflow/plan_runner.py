@@ -28,7 +28,7 @@ from ferrule.agent.answer import (
     Verification,
 )
 from ferrule.agent.budget import HumanRequest, NeedsPerson, RunBudget
-from ferrule.agent.requests import HumanReply, RunRequests
+from ferrule.agent.calls import HumanReply, RunRequests
 from ferrule.agent.run import Run
 from ferrule.core.events import RunEvents, ToolEngineEventType
 from ferrule.core.messages import Usage
@@ -37,6 +37,8 @@ from ferrule.errors import PERMISSION_DENIED, ToolNotFound
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory.advice import AlternativeTool, alternative_tools
 from ferrule.store.escapes import map_texts, to_storable_text
+from ferrule.texts.error_messages import translate_error
+from ferrule.texts.language import detect_language
 from ferrule.workflow.execution import (
     STOPPED,
     UNKNOWN_OUTCOME,
@@ -334,7 +336,7 @@ class PlanRunner:
             self._end_stage("execution")
             run.wait()
         run.plan = self.secrets.redact_plan(self.plan) if self.plan.steps else None
-        summary = await self._agents.execution.calls_of(run.id).summarize()
+        summary = await self._agents.execution.calls_of(run.id, run.task).summarize()
         return answer_of_plan(run, summary, self._seconds)
 
     def interrupt(self, error: BaseException) -> None:
@@ -426,7 +428,7 @@ class PlanRunner:
             self._replies,
             self._replacements,
         )
-        was_made = self._agents.execution.calls_of(self.run.id).was_made(call_id_of(step, 1))
+        was_made = self._agents.execution.calls_of(self.run.id, self.run.task).was_made(call_id_of(step, 1))
         return was_made or self._is_waiting(step_id) or any(step_id in steps for steps in by_step)
 
     async def _run_step(self, step: PlanStep) -> StepResult:
@@ -532,11 +534,12 @@ def answer_of_plan(run: Run, summary: Mapping[str, Any], timings: dict[str, floa
     plan, results = run.plan or EMPTY_PLAN, {step.id: step for step in run.steps}
     steps = tuple(results[str(step.id)] for step in plan.steps if str(step.id) in results)
     answer = run.answer(summary)
-    errors, verification = collect_errors(plan, steps, run.reason), combine_verifications(steps)
+    errors = collect_errors(plan, steps, run.reason, detect_language(run.task))
+    verification = combine_verifications(steps)
     return replace(answer, steps=steps, verification=verification, errors=errors, timings=timings)
 
 
-def collect_errors(plan: Plan, results: Sequence[StepResult], stop_reason: str) -> tuple[str, ...]:
+def collect_errors(plan: Plan, results: Sequence[StepResult], stop_reason: str, language: str) -> tuple[str, ...]:
     """Return the problems of the plan, the issues of the results, and why the run stopped early."""
     issues = (
         f"Step {result.step_id}: {issue}"
@@ -544,4 +547,5 @@ def collect_errors(plan: Plan, results: Sequence[StepResult], stop_reason: str) 
         if result.verification is not None and not result.skipped
         for issue in result.verification.issues
     )
-    return (*plan.problems, *issues, *([f"The run was stopped: {stop_reason.rstrip('.')}."] if stop_reason else ()))
+    stop = [f"The run was stopped: {stop_reason.rstrip('.')}."] if stop_reason else []
+    return tuple(translate_error(error, language) for error in (*plan.problems, *issues, *stop))

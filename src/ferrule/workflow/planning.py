@@ -29,12 +29,7 @@ from ferrule.texts.planning_prompts import (
     REVISION,
 )
 from ferrule.texts.shorten import first_sentence
-from ferrule.workflow.plan import (
-    PLAN_SCHEMA,
-    find_plan_errors,
-    parse_plan,
-    single_step_plan,
-)
+from ferrule.workflow.plan import PLAN_SCHEMA, find_plan_errors, parse_plan, single_step_plan
 from ferrule.workflow.results import find_made_up_operand, text_of_evidence
 
 CORE_TOOLS: Final = ("search_web", "calculate", "calculator", "get_time", "get_conversation_history")

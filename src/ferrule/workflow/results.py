@@ -119,6 +119,8 @@ MAX_LENGTHS: Final = {"calculate": 100, "time": 200, "search": 500, "history": 1
 DEFAULT_MAX_LENGTH: Final = 500
 MAX_HITS: Final = 3
 """How many hits of a search are kept."""
+MAX_HIT_LENGTH: Final = 150
+"""Of the whole content of a page, where a hit has it in place of a snippet."""
 _LIST_KEYS: Final = ("results", "items", "hits", "entries")
 
 
@@ -157,7 +159,8 @@ def _find_hits(output: Any) -> list[Any] | None:
 def _format_hit(hit: Any) -> str:
     if not isinstance(hit, Mapping):
         return f"- {as_text(hit)}"
-    title, snippet = hit.get("title") or hit.get("name"), hit.get("snippet") or hit.get("description")
+    title = hit.get("title") or hit.get("name")
+    snippet = hit.get("snippet") or hit.get("description") or shorten(as_text(hit.get("content") or ""), MAX_HIT_LENGTH)
     url = hit.get("url") or hit.get("link")
     text = ": ".join(str(part) for part in (title, snippet) if part) or as_text(hit)
     return f"- {text}" + (f" ({url})" if url else "")

@@ -9,22 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
-from ferrule.agent.answer import (
-    ASK_USER,
-    NO_TOOL,
-    AgentAnswer,
-    AgentState,
-    OnEvent,
-    StepResult,
-)
+from ferrule.agent.answer import ASK_USER, NO_TOOL, AgentAnswer, AgentState, OnEvent, StepResult
 from ferrule.agent.budget import BudgetedModel, RunBudget, RunLimits
-from ferrule.agent.requests import (
-    Answers,
-    ApprovalDecisions,
-    PausedRuns,
-    RunRequests,
-    require_question,
-)
+from ferrule.agent.calls import Answers, ApprovalDecisions, PausedRuns, RunRequests, require_question
 from ferrule.agent.run import Run, lock_run
 from ferrule.core.messages import user_message
 from ferrule.core.model import Model
@@ -144,7 +131,7 @@ class Workflow:
             requires_plan=requires_plan,
         )
         if is_resumed:
-            await agents.execution.calls_of(stored.id).restore(stored)
+            await agents.execution.calls_of(stored.id, stored.task).restore(stored)
             run.apply_replies(*await requests.match_replies(answer, approvals))
         try:
             await self._run_stages(run)

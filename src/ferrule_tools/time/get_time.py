@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any, Final
 
+from ferrule.core.call import ToolExecutionContext
 from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import Retry
 from ferrule.texts.language import contains_chinese
@@ -37,8 +38,11 @@ async def get_time(
     format: str | None = None,
     language: str | None = None,
     other_place: str | None = None,
+    context: ToolExecutionContext | None = None,
 ) -> dict[str, Any]:
-    """Describe the current time."""
+    """Describe the current time, in the language of the question where the call names none."""
+    if language is None and context is not None:
+        language = context.variables.get("language")
     if language is None:
         chinese = contains_chinese(" ".join(filter(None, (timezone, when, until, other_place))))
     else:

@@ -197,7 +197,7 @@ class ApiCaller:
         query: dict[str, Any] | None = None,
         body: Any = None,
     ) -> Output:
-        """Call a web API that is set up here by its name; keys are sent by themselves. 按名称调用已配置的接口。
+        """Call a configured web API by its name; its keys are added automatically. 按名称调用已配置的接口。
 
         Args:
             api: the name of the API

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from ferrule.catalog.registry import ToolRegistry
-from ferrule.catalog.search import RegistryIndex, registry_index
+from ferrule.catalog.search import RegistryIndex
+from ferrule.catalog.search import index as registry_index
 from ferrule.catalog.search.vectors import (
     DIMENSIONS,
     VectorTable,

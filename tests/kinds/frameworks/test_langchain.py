@@ -9,7 +9,7 @@ import pytest
 from ferrule import Image, Resource, ToolExecutionContext, ToolExecutionResult, UnifiedToolLibrary
 from ferrule.errors import SpecError
 from ferrule.kinds.function.tools import tool_of
-from ferrule.process.function_reference import ObjectNameReference, make_reference
+from ferrule.process.function_reference import NameReference, make_reference
 from tests.kinds.frameworks.endless import pid_of
 from tests.support.waiting import is_running, time_out_after_start
 
@@ -51,7 +51,8 @@ async def test_arguments_are_checked_before_langchain_sees_them(theirs: Any):
 
 def test_what_can_be_found_by_name_is_not_copied(theirs: Any):
     function = tool_of(theirs.total).target.function("total")
-    assert isinstance(make_reference(function, copy_objects=True), ObjectNameReference)
+    reference = make_reference(function, copy_objects=True)
+    assert isinstance(reference, NameReference) and reference.caller is not None
 
 
 @pytest.mark.integration

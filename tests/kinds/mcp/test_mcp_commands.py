@@ -154,8 +154,9 @@ def test_ferrule_is_not_behind_itself(tmp_path: Path):
     run("add", "time", "--", "uvx", "mcp-server-time")
     cursor = tmp_path / ".cursor" / "mcp.json"
     cursor.parent.mkdir()
-    cursor.write_text('{"mcpServers": {"time": {"command": "uvx"}, "other": {"command": "x"}}}')
-    assert "\ntime: now behind Ferrule too; remove them from" in run("install", "cursor").output
+    time = {"command": "uvx", "args": ["mcp-server-time"]}
+    cursor.write_text(json.dumps({"mcpServers": {"time": time, "other": {"command": "x"}}}))
+    assert "\ntime: now behind Ferrule too. To remove them from" in run("install", "cursor").output
     outcomes = {each["name"]: each["outcome"] for each in json.loads(run("import", "--json").stdout)["servers"]}
     assert outcomes == {"time": "skipped", "other": "added", "ferrule": "skipped"}
     assert servers().keys() == {"time", "other"}
@@ -256,3 +257,83 @@ def test_ferrule_is_written_into_the_file_of_codex(tmp_path: Path, monkeypatch: 
     assert path.read_text().count('ferrule"]') == 1 and "# mine" in path.read_text()
     path.write_text("not toml")
     assert run("install", "codex").exit_code == 2 and path.read_text() == "not toml"
+
+
+def test_a_header_with_a_variable_holds_no_secret(tmp_path: Path):
+    entries = {
+        "one": {
+            "url": "https://x/mcp",
+            "headers": {"Authorization": "Bearer ${env:T}", "X-Api-Key": "${input:api-key}"},
+        },
+        "two": {"url": "https://y/mcp", "headers": {"Authorization": "Bearer abcdef0123456789"}},
+    }
+    (tmp_path / "other.json").write_text(json.dumps({"servers": entries}))
+    imported = json.loads(run("import", "--from", str(tmp_path / "other.json"), "--json").stdout)["servers"]
+    assert imported[0]["note"] == "set the environment variable API_KEY"
+    assert "holds the value of Authorization" in imported[1]["note"]
+    assert servers()["one"]["headers"] == {"Authorization": "Bearer ${T}", "X-Api-Key": "${API_KEY}"}
+
+
+CODEX = """
+model = "x"  # mine
+
+[mcp_servers.time]
+command = "uvx"
+args = ["mcp-server-time"]
+tool_timeout_sec = 60
+
+[mcp_servers.time.env]
+TZ = "UTC"
+
+[mcp_servers."far.away"]
+url = "https://x/mcp"
+bearer_token_env_var = "FAR_TOKEN"
+env_http_headers = { "X-Team" = "TEAM" }
+enabled = false
+"""
+
+
+def test_the_servers_of_codex_are_imported_replaced_and_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("CODEX_HOME", raising=False)
+    path = tmp_path / ".codex/config.toml"
+    path.parent.mkdir()
+    path.write_text(CODEX)
+    before = tomllib.loads(CODEX)
+    imported = json.loads(run("import", "--json").stdout)["servers"]
+    assert [(each["name"], each["outcome"], each["note"]) for each in imported] == [
+        ("time", "added", ""),
+        ("far.away", "added", ""),
+    ]
+    far = {"Authorization": "Bearer ${FAR_TOKEN}", "X-Team": "${TEAM}"}
+    assert servers() == {
+        "time": {"command": "uvx", "args": ["mcp-server-time"], "env": {"TZ": "UTC"}, "timeout": 60_000},
+        "far.away": {"url": "https://x/mcp", "headers": far, "disabled": True},
+    }
+    assert run("install", "codex", "--replace").exit_code == 0
+    assert tomllib.loads(path.read_text())["mcp_servers"].keys() == {"ferrule"} and "# mine" in path.read_text()
+    assert tomllib.loads(path.with_name("config.toml.bak").read_text()) == before
+    restored = json.loads(run("uninstall", "codex", "--json").stdout)["restored"]
+    assert restored == ["time", "far.away"] and tomllib.loads(path.read_text()) == before
+    assert not path.with_name("config.toml.ferrule").exists() and "# mine" in path.read_text()
+
+
+def test_entries_of_the_same_servers_are_replaced_on_request_and_put_back(tmp_path: Path):
+    run("add", "time", "--", "uvx", "mcp-server-time")
+    run("add", "other", "--", "uvx", "mine")
+    path = tmp_path / ".cursor/mcp.json"
+    path.parent.mkdir()
+    time, theirs = {"command": "uvx", "args": ["mcp-server-time"]}, {"command": "uvx", "args": ["theirs"]}
+    before = {"theme": "dark", "mcpServers": {"time": time, "other": theirs}}
+    path.write_text(json.dumps(before))
+    assert run("uninstall", "cursor").exit_code == 2  # it is not there
+    kept = json.loads(run("install", "cursor", "--json").stdout)
+    assert (kept["same"], kept["removed"]) == (["time"], []), "another server has the same name"
+    assert json.loads(path.read_text())["mcpServers"].keys() == {"time", "other", "ferrule"}
+    replaced = run("install", "cursor", "--force", "--replace", "--bundled")
+    assert "removed time from" in replaced.output, replaced.output
+    assert json.loads(path.read_text())["mcpServers"].keys() == {"other", "ferrule"}
+    assert json.loads(path.read_text())["mcpServers"]["ferrule"]["args"][-1] == "--bundled"
+    assert path.with_name("mcp.json.ferrule").stat().st_mode & 0o077 == 0, "entries may contain secrets"
+    assert run("uninstall", "cursor", "--name", "other").exit_code == 2, "which is not Ferrule"
+    assert "put back time" in run("uninstall", "cursor").output
+    assert json.loads(path.read_text()) == {"theme": "dark", "mcpServers": {"other": theirs, "time": time}}

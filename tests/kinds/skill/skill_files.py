@@ -5,8 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from ferrule.engine import ToolEngine, ToolEngineConfig
-from ferrule.kinds.skill.directory import SkillsDirectory
-from ferrule.kinds.skill.executor import SkillExecutor
+from ferrule.kinds.skill.directory import SkillExecutor, SkillsDirectory
 
 PDF = "---\nname: pdf\ndescription: Fill in PDF forms.\n---\n\n# How\nRun scripts/fill.py.\n"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ferrule.kinds.skill.strict_validation import validate_skill
+from ferrule.kinds.skill.front_matter import validate_skill
 from tests.kinds.skill.skill_files import PDF, write_skill
 from tests.support.shared_data import shared_data
 

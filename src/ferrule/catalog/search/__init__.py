@@ -1,6 +1,5 @@
 """Finding tools by what they say about themselves."""
 
-from ferrule.catalog.search.index import ActionHit, SearchHit, SearchIndex
-from ferrule.catalog.search.registry_index import RegistryIndex
+from ferrule.catalog.search.index import ActionHit, RegistryIndex, SearchHit, SearchIndex
 
 __all__ = ["ActionHit", "RegistryIndex", "SearchHit", "SearchIndex"]

@@ -25,7 +25,6 @@ from ferrule.errors import InvalidArguments, SpecError
 class Conversion:
     """Converts between JSON and the values of one hint."""
 
-    hint: Any
     adapter: Any
 
     def from_json(self, value: Any) -> Any:
@@ -44,30 +43,26 @@ def make_conversion(hint: Any) -> Conversion:
     if isinstance(hint, (types.FunctionType, types.BuiltinFunctionType)):
         raise SpecError(f"{hint.__name__!r} is a function, not a type")
     try:
-        conversion = Conversion(hint, TypeAdapter(_adapt_hint(hint, {})))
-        _generate_schemas({"hint": conversion}, "validation")
+        conversion = Conversion(TypeAdapter(_adapt_hint(hint, {})))
+        generate_schemas({"hint": conversion})
     except (PydanticUserError, NameError, TypeError) as error:
         raise SpecError(str(error).split("\n")[0]) from error
     return conversion
 
 
-def input_schemas(conversions: Mapping[str, Conversion]) -> tuple[dict[str, JsonSchema], dict[str, JsonSchema]]:
-    """Return the schema of each conversion, by name, and the definitions that the schemas share."""
-    return _generate_schemas(conversions, "validation")
-
-
 def output_schema(hint: Any) -> JsonSchema | None:
     """Return the schema of the results of a function with this return hint, or None when there is none."""
     try:
-        schemas, definitions = _generate_schemas({"output": make_conversion(hint)}, "serialization")
+        schemas, definitions = generate_schemas({"output": make_conversion(hint)}, "serialization")
     except SpecError:
         return None
     return inline_definitions(schemas["output"], definitions)
 
 
-def _generate_schemas(
-    conversions: Mapping[str, Conversion], mode: Literal["validation", "serialization"]
+def generate_schemas(
+    conversions: Mapping[str, Conversion], mode: Literal["validation", "serialization"] = "validation"
 ) -> tuple[dict[str, JsonSchema], dict[str, JsonSchema]]:
+    """Return the schema of each conversion, by name, and the definitions that the schemas share."""
     from pydantic import TypeAdapter
 
     schemas, shared = TypeAdapter.json_schemas(

@@ -21,7 +21,7 @@ from ferrule.core.schema.binding import (
     ConvertingBinder,
     bind_unchanged,
     bind_with_context,
-    input_schemas,
+    generate_schemas,
     make_conversion,
     output_schema,
 )
@@ -92,7 +92,7 @@ def _is_context_hint(hint: Any) -> bool:
 
 def _build_parameters_schema(parameters: Sequence[FunctionParameter]) -> JsonSchema:
     conversions = {p.name: p.conversion for p in parameters if p.conversion is not None}
-    converted, definitions = input_schemas(conversions) if conversions else ({}, {})
+    converted, definitions = generate_schemas(conversions) if conversions else ({}, {})
     schema: JsonSchema = {"type": "object", "properties": {}}
     for parameter in parameters:
         hint_schema = converted[parameter.name] if parameter.plain is None else parameter.plain

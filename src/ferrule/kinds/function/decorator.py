@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypedDict, TypeVar, Unpack, get_args, overload
 
 from ferrule.core.names import did_you_mean
-from ferrule.core.spec import Effects, Isolation, Limits, Placement, ToolCategory, is_above_zero
+from ferrule.core.spec import NO_EFFECTS, Effects, Isolation, Limits, Placement, ToolCategory, is_above_zero
 from ferrule.errors import SpecError
 
 OPTIONS_ATTRIBUTE = "__ferrule_tool__"
@@ -21,7 +21,6 @@ _EFFECT_OPTIONS = ("read_only", "idempotent", "destructive", "polling")
 _LIMIT_OPTIONS = ("timeout", "bucket", "isolation", "max_output", "placement", "resources")
 
 # Shared by all tools without such options.
-_NO_EFFECTS = Effects()
 _NO_LIMITS = Limits()
 
 T = TypeVar("T")
@@ -99,7 +98,7 @@ class ToolOptions:
     @property
     def effects(self) -> Effects:
         if not self.has_effects:
-            return _NO_EFFECTS
+            return NO_EFFECTS
         flags = self.explicit(*_EFFECT_OPTIONS)
         if self.cacheable is None or self.cacheable is False:
             return Effects(**flags)

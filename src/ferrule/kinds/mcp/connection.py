@@ -14,7 +14,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -27,6 +27,7 @@ from ferrule.kinds.mcp.listing import OutputChecks, ServerListing
 from ferrule.kinds.mcp.relay import (
     RELIST_TIMEOUT,
     ChangeListener,
+    ClientRequest,
     ConnectOptions,
     ProtocolMode,
     ServerRequestCallbacks,
@@ -313,6 +314,10 @@ class Connection:
         on_elicit, context = self._options.on_elicit, self._find_context()
         assert on_elicit is not None, "without it the server is told that users cannot be asked"
 
+        request = current_request.get() if context is None else context.get(current_request)
+        if (local_client := self._find_client_for_roots(question, request)) is not None:
+            context = contextvars.Context()
+            context.run(current_request.set, local_client)
         if context is None:
             return await on_elicit(question)
 
@@ -320,6 +325,21 @@ class Connection:
             return await on_elicit(question)
 
         return await asyncio.create_task(ask(), context=context)
+
+    def _find_client_for_roots(self, question: Elicitation, request: ClientRequest | None) -> ClientRequest | None:
+        """Return the client that is asked for its folders outside of its calls: a call of it may end meanwhile."""
+        client = self._options.find_local_client()
+        is_asked = client is not None and (request is None or request.client_key == client.client_key)
+        return client if is_asked and getattr(question.request, "method", "") == "roots/list" else None
+
+    async def announce_roots(self) -> None:
+        """Tell a server of the older protocol that the client's folders are others now, so that it asks for them."""
+        from mcp.types import RootsListChangedNotification
+
+        session = self._ready.result().session
+        if self._options.relays and session.initialize_result is not None:
+            with suppress(Exception):  # the connection has just ended
+                await session.send_notification(RootsListChangedNotification())
 
     def _find_context(self) -> contextvars.Context | None:
         """Return the context of the request that a message of the server belongs to; None for the current context.

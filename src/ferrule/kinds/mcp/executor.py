@@ -37,7 +37,14 @@ from ferrule.kinds.mcp.config import (
 )
 from ferrule.kinds.mcp.connection import Connection, SessionExpired
 from ferrule.kinds.mcp.listing import ServerListing, pinned_parts
-from ferrule.kinds.mcp.relay import FIRST_MODERN_VERSION, ConnectOptions, OnChange, ProtocolMode, current_request
+from ferrule.kinds.mcp.relay import (
+    FIRST_MODERN_VERSION,
+    ClientRequest,
+    ConnectOptions,
+    OnChange,
+    ProtocolMode,
+    current_request,
+)
 from ferrule.kinds.mcp.results import convert_result
 from ferrule.store import ToolKnowledgeStore
 from ferrule.store.credentials import LOCAL_ACCOUNT
@@ -86,6 +93,7 @@ class McpExecutor:
         """Called when a server announces that it offers something else."""
         self.relays = False
         """Whether what servers ask is passed on to the MCP clients for which they are called."""
+        self._local_client: ClientRequest | None = None
         self._log_level: str | None = None
         self._clients: dict[tuple[str, ProtocolMode, str], ServerClient] = {}
         """By the id of the tool. A server that knows both protocols may have two: each MCP client is served with its
@@ -150,6 +158,11 @@ class McpExecutor:
         await asyncio.gather(
             *(client.set_log_level(level) for client in self._clients.values()), return_exceptions=True
         )
+
+    async def use_roots_of(self, client: ClientRequest) -> None:
+        """Let servers that ask outside a call get the folders of this client, and let them ask again now."""
+        self._local_client = client
+        await asyncio.gather(*(each.announce_roots() for each in self._clients.values()))
 
     async def ping(self, tool: Tool) -> float:
         """Return the seconds a tool's server takes to answer. The server is started if it does not run."""
@@ -217,6 +230,7 @@ class McpExecutor:
             on_listing=lambda listing: self._report_listing(client, listing),
             on_change=self._report_change,
             relays=self.relays,
+            find_local_client=lambda: self._local_client,
             log_level=self._log_level,
         )
         client = self._clients[key] = ServerClient(
@@ -412,6 +426,11 @@ class ServerClient:
         self._options = replace(self._options, log_level=level)
         if (connection := self._connection) is not None and connection.is_open:
             await connection.set_log_level(level)
+
+    async def announce_roots(self) -> None:
+        """Tell the server, if it runs, that the folders of the client are others now."""
+        if (connection := self._connection) is not None and connection.is_open:
+            await connection.announce_roots()
 
     async def ping(self) -> float:
         return await (await self.connect()).ping(PING_TIMEOUT)

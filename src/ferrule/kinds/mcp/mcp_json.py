@@ -11,7 +11,8 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+import tomllib
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -106,6 +107,15 @@ def write_server(path: Path, name: str, entry: Mapping[str, Any], *, replace: bo
     _write_servers(file, {**file.servers, name: dict(entry)}, key)
 
 
+def remove_servers(path: Path, names: Collection[str]) -> dict[str, Any]:
+    """Remove the entries of servers from a file, and return them."""
+    file = read_servers_file(path, may_be_empty=True)
+    removed = {name: entry for name, entry in file.servers.items() if name in names}
+    if removed:
+        _write_servers(file, {name: entry for name, entry in file.servers.items() if name not in names}, "mcpServers")
+    return removed
+
+
 def change_server(path: Path, name: str, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
     """Change the entry of a server, or remove it where `change` returns None; LoadError when there is none."""
     file = read_servers_file(path) if path.exists() else ServersFile(path=path)
@@ -179,17 +189,19 @@ class ImportedServer:
 
 
 def find_client_files(project: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the existing files of Claude, Cursor, VS Code and Windsurf: the project's first, then the user's."""
+    """Yield the existing files of Claude, Cursor, VS Code, Codex and Windsurf: the project's first, then the user's."""
     home = Path.home()
     settings = settings_folder(home)
     files = [
         ("Claude Code", project / ".mcp.json"),
         ("Cursor", project / ".cursor" / "mcp.json"),
         ("VS Code", project / ".vscode" / "mcp.json"),
+        ("Codex", project / ".codex" / "config.toml"),
         ("Claude Desktop", settings / "Claude" / "claude_desktop_config.json"),
         ("Claude Code", home / ".claude.json"),
         ("Cursor", home / ".cursor" / "mcp.json"),
         ("VS Code", settings / "Code" / "User" / "mcp.json"),
+        ("Codex", codex_folder() / "config.toml"),
         ("Windsurf", home / ".codeium" / "windsurf" / "mcp_config.json"),
     ]
     return ((program, path) for program, path in files if path.is_file())
@@ -197,7 +209,7 @@ def find_client_files(project: Path) -> Iterator[tuple[str, Path]]:
 
 def import_servers(source: Path, target: Path, *, project: Path, replace: bool) -> list[ImportedServer]:
     """Copy the servers of one file into another. LoadError when one of the files cannot be used at all."""
-    file = read_servers_file(source, may_be_empty=True)
+    file = read_codex_file(source) if source.suffix == ".toml" else read_servers_file(source, may_be_empty=True)
     own = _get_nested(file.document, ("projects", str(project.absolute()), "mcpServers"))  # as Claude Code stores them
     servers = {**(own if isinstance(own, dict) else {}), **file.servers}
     return [
@@ -213,10 +225,11 @@ def _import_server(
         return ImportedServer(name=name, path=source, outcome="skipped", note="there is already one of this name")
     inputs: list[str] = []
     try:
+        entry = convert_variables(entry, project, inputs)
         config = read_server_config(entry)
         if starts_ferrule(config):
             return ImportedServer(name=name, path=source, outcome="skipped", note="it is Ferrule itself")
-        write_server(target, name, _convert_variables(entry, project, inputs), replace=replace)
+        write_server(target, name, entry, replace=replace)
     except (SpecError, LoadError) as error:
         return ImportedServer(name=name, path=source, outcome="bad", note=str(error))
     notes = [f"set the environment variable {', '.join(inputs)}"] if inputs else []
@@ -233,12 +246,51 @@ def starts_ferrule(config: McpServerConfig) -> bool:
     return "ferrule" in words and any(pair == ("mcp", "serve") for pair in pairwise(words))
 
 
-def _convert_variables(value: Any, project: Path, inputs: list[str]) -> Any:
+CODEX_KEY: Final = "mcp_servers"
+
+
+def codex_folder() -> Path:
+    return Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex")
+
+
+def read_codex_file(path: Path) -> ServersFile:
+    """Read the servers of Codex's `config.toml`, as entries of `mcp.json`. Raises LoadError."""
+    try:
+        document = tomllib.loads(_read_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise LoadError(f"the file is not TOML: {error}", path=path) from None
+    servers = document.get(CODEX_KEY, {})
+    if not isinstance(servers, dict):
+        raise LoadError(f"{CODEX_KEY} is not a table", path=path)
+    return ServersFile(path=path, servers={name: _entry_of_codex(entry) for name, entry in servers.items()})
+
+
+def _entry_of_codex(entry: Any) -> Any:
+    """Convert an entry of Codex: its names for headers, times in seconds, and variables that are passed on."""
+    if not isinstance(entry, dict):
+        return entry
+    headers = dict(entry.get("http_headers") or {})
+    headers |= {name: f"${{{variable}}}" for name, variable in (entry.get("env_http_headers") or {}).items()}
+    if token := entry.get("bearer_token_env_var"):
+        headers["Authorization"] = f"Bearer ${{{token}}}"
+    passed = {name: f"${{{name}}}" for name in entry.get("env_vars") or () if isinstance(name, str)}
+    seconds = entry.get("tool_timeout_sec")
+    converted = {
+        **{name: entry[name] for name in ("command", "args", "cwd", "url") if name in entry},
+        "env": passed | dict(entry.get("env") or {}),
+        "headers": headers,
+        "timeout": seconds * 1000 if isinstance(seconds, int | float) else None,
+        "disabled": entry.get("enabled") is False,
+    }
+    return {name: value for name, value in converted.items() if value}
+
+
+def convert_variables(value: Any, project: Path, inputs: list[str]) -> Any:
     """Write `${env:X}`, `${input:x}` and `${workspaceFolder}` as `mcp.json` has them; adds to `inputs`."""
     if isinstance(value, Mapping):
-        return {key: _convert_variables(each, project, inputs) for key, each in value.items()}
+        return {key: convert_variables(each, project, inputs) for key, each in value.items()}
     if isinstance(value, list):
-        return [_convert_variables(each, project, inputs) for each in value]
+        return [convert_variables(each, project, inputs) for each in value]
     if not isinstance(value, str):
         return value
 

@@ -3,8 +3,9 @@
 A server may ask the client's user, its model or its folders (`elicitation/create`, `sampling/createMessage`,
 `roots/list`), and write log messages for it. Such messages are passed on unchanged, and only to the client whose
 request they belong to. A server of the older protocol does not say which request that is: then they are passed on only
-while all its running requests were made for the same client. A server also announces that it offers other actions,
-prompts or resources, or that a resource has changed.
+while all its running requests were made for the same client. Outside of calls, a server may ask for the folders of the
+client on standard input alone: it started this process, and so is the user that the server runs for. A server also
+announces that it offers other actions, prompts or resources, or that a resource has changed.
 """
 
 from __future__ import annotations
@@ -241,6 +242,8 @@ class ConnectOptions:
     protocol_mode: ProtocolMode = "auto"
     relays: bool = False
     """What the server asks is passed on to the MCP clients for which it is called."""
+    find_local_client: Callable[[], ClientRequest | None] = lambda: None
+    """Returns the client that is asked for its folders when the server asks outside a call."""
     log_level: str | None = None
     """The least important log messages that clients want."""
     auth: Any = None

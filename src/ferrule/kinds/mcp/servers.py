@@ -55,8 +55,14 @@ class McpFileSource:
         cache_directory: str | Path | None = None,
         *,
         accepted: Collection[str] | None = None,
+        executor: McpExecutor | None = None,
     ) -> None:
-        """Start only entries whose digests are in `accepted`; None: all."""
+        """Start only entries whose digests are in `accepted`; None: all.
+
+        What a server lists depends on what its client can do, so listings are stored apart for an `executor` that
+        passes on to clients what servers ask.
+        """
+        self._executor = executor
         self.path, self._accepted = Path(path), accepted
         self._cache = ListingCache(None if cache_directory is None else Path(cache_directory))
         self._last_tools: tuple[Tool, ...] = ()
@@ -81,7 +87,7 @@ class McpFileSource:
             if self._accepted is not None and config.trust_digest not in self._accepted and not config.disabled:
                 errors.append(self._error(file, name, _NOT_ACCEPTED))
                 continue
-            listing = self._cache.read(name, config.digest)
+            listing = self._read_listing(name, config)
             tools.append(make_server_tool(name, config, origin=f"{self.path}:{file.line(name)}", listing=listing))
         self._last_tools = tuple(tools)
         return LoadReport(tools=self._last_tools, errors=tuple(errors), files=(self.path,))
@@ -111,8 +117,19 @@ class McpFileSource:
     def store_listing(self, tool: Tool, listing: ServerListing) -> Tool:
         """Store what a server lists for the next start. Return the tool with these actions."""
         if isinstance(tool.target, McpServerConfig):
-            self._cache.write(tool.id, tool.target.digest, replace(listing, ttl=None))
+            self._cache.write(tool.id, tool.target.digest + self._abilities, replace(listing, ttl=None))
         return apply_listing(tool, listing)
+
+    @property
+    def _abilities(self) -> str:
+        relays = self._executor is not None and self._executor.relays and self._executor.on_elicit is not None
+        return "-relayed" if relays else ""
+
+    def _read_listing(self, name: str, config: McpServerConfig) -> ServerListing | None:
+        listing = self._cache.read(name, config.digest + self._abilities)
+        if listing is None and self._executor is None:  # only to show what was listed
+            listing = self._cache.read(name, f"{config.digest}-relayed")
+        return listing
 
     def _error(self, file: ServersFile, name: str, problem: str) -> LoadError:
         return LoadError(f"MCP server {name!r}: {problem}", path=self.path, line=file.line(name))
@@ -134,7 +151,7 @@ class McpServers:
         tag_table: TagTable | None = None,
     ) -> None:
         self._path, self._tag_table = path, tag_table
-        self._file = McpFileSource(path or "mcp.json", accepted=accepted)
+        self._file = McpFileSource(path or "mcp.json", accepted=accepted, executor=executor)
         self._executor, self._registry = executor, registry
         self._on_error, self._on_update = on_error, on_update
         self._discoveries: dict[_ServerKey, asyncio.Task[None]] = {}

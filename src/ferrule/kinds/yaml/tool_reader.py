@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from ferrule.core.names import did_you_mean
 from ferrule.core.patterns import lazy_pattern
-from ferrule.core.spec import Effects, Limits, Tool, ToolCapability, ToolSpec, ToolType
+from ferrule.core.spec import NO_EFFECTS, Effects, Limits, Tool, ToolCapability, ToolSpec, ToolType
 from ferrule.core.variables import find_parameters, find_placeholders
 from ferrule.kinds.command import SCRIPT_HINT, CommandArgument, find_unsafe_script
 from ferrule.kinds.function.targets import ImportedTarget
@@ -97,7 +97,7 @@ def _make_tool(
     entry: ToolEntry,
 ) -> Tool | None:
     effects, limits = (
-        _merge_effects(document, (), section, Effects()),
+        _merge_effects(document, (), section, NO_EFFECTS),
         replace(Limits(), **_dump_explicit_values(section.limits)),
     )
     capabilities = []
@@ -146,7 +146,7 @@ def _make_tool(
 
 
 def _merge_effects(document: Document, place: Place, section: ToolSection | ActionSection, base: Effects) -> Effects:
-    effects = replace(base, **_dump_explicit_values(section.effects))
+    effects = base if section.effects is None else replace(base, **_dump_explicit_values(section.effects))
     if effects.read_only and effects.destructive:
         where = (*place, "effects")
         message = f"{describe_place(where)}: read_only and destructive contradict each other"
@@ -211,6 +211,8 @@ class _EntryReader:
         entry = validate_section(CustomEntry, self._value, self._document, ("entry",))
         if entry is None:
             return None
+        if entry.handler.isidentifier():  # the name of an executor: engine.register_executor(…)
+            return ToolEntry(handler=entry.handler, tool_type=ToolType.FUNCTION, config={"handler": entry.handler})
         if not _CALLABLE_PATTERN.fullmatch(entry.handler):
             module, _, name = entry.handler.rpartition(".")
             is_dotted = module and ":" not in entry.handler

@@ -14,8 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from ferrule.catalog.search import SearchIndex
-from ferrule.catalog.search.terms import extract_terms
-from ferrule.catalog.search.translation import read_translations
+from ferrule.catalog.search.terms import extract_terms, read_translations
 from ferrule.catalog.tags import DEFAULT_TABLE, extract_tags
 from ferrule.core.json_schema import allowed_types, list_branches, properties_of, resolve_schema
 from ferrule.core.messages import Schema

@@ -100,6 +100,13 @@ class IncomingRequest:
         await self._context.session.report_progress(amount, total, replace_surrogates(progress.message) or None)
 
 
+class StdioClient(IncomingRequest):
+    """The client on standard input, which can be asked outside of its requests."""
+
+    async def ask(self, key: str, request: Any) -> Any:
+        return await connection_of(self._context).send_request(request, result_type=client_reply_type(request))
+
+
 def decode_headers(scope: Mapping[str, Any]) -> dict[str, str]:
     """Decode the headers of a request over HTTP, by their names in lower case."""
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["state"][CLIENT_HEADERS]}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mcp.server import NotificationOptions, Server
-from mcp.types import SetLevelRequestParams
+from mcp.types import NotificationParams, SetLevelRequestParams
 
 from ferrule.server.mcp.resources_and_prompts import ResourcesAndPrompts
 
@@ -35,6 +35,7 @@ def make_sdk_server(name: str, mcp_server: McpServer, resources_and_prompts: Res
         on_get_prompt=mcp_server.get_prompt,
         on_completion=mcp_server.complete,
     )
+    server.add_notification_handler("notifications/roots/list_changed", NotificationParams, mcp_server.on_roots_changed)
     # Not as an argument: the SDK warns that the newer protocol has no such request.
     server.add_request_handler("logging/setLevel", SetLevelRequestParams, mcp_server.set_log_level)
     server.resources_and_prompts = resources_and_prompts

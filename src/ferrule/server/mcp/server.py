@@ -18,6 +18,7 @@ from functools import lru_cache, partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
+from ferrule.core.aio import cancel_all
 from ferrule.core.call import CALLER_CONVERSATION_AGENT, Progress, ToolExecutionContext, ToolExecutionResult
 from ferrule.core.events import ToolEngineEventType
 from ferrule.core.names import did_you_mean
@@ -40,6 +41,7 @@ from ferrule.server.mcp.requests import (
     ClientCall,
     IncomingRequest,
     PausedCalls,
+    StdioClient,
     connection_of,
 )
 from ferrule.server.mcp.resources_and_prompts import (
@@ -100,6 +102,9 @@ class McpServer:
         self._requests = ServerRequests(library, policy)
         self._changes = ChangeNotifications()
         self.sessions = McpSessions()
+        self._local_client: StdioClient | None = None
+        """The client on standard input, if it has folders to name."""
+        self._announcing: asyncio.Task[None] | None = None
         self._approvals = ApprovalQuestions(library.engine.approvals)
         library.engine.mcp.relays = True
         library.engine.mcp.change_listeners.append(self._changes.report)
@@ -125,6 +130,8 @@ class McpServer:
     async def aclose(self) -> None:
         """End the calls that wait for answers of clients."""
         self._unsubscribe()
+        if self._announcing is not None:
+            await cancel_all([self._announcing])
         await self.paused_calls.aclose()
         await self._changes.aclose()
 
@@ -251,6 +258,22 @@ class McpServer:
         self._changes.add(connection)
         if context.request is not None:
             self.sessions.add(connection, context.request.scope["state"]["client"])
+        else:
+            self._announcing = asyncio.create_task(self._announce_roots(context))
+
+    async def _announce_roots(self, context: Any) -> None:
+        """Let the servers ask for the folders of the local client, if it has any, once its handshake has ended."""
+        await connection_of(context).initialized.wait()
+        key = self._client_key or connection_of(context)
+        client = StdioClient(context, self.find_principal(context), client_key=key)
+        if "roots" in client.capabilities:
+            self._local_client = client
+            await self.on_roots_changed()
+
+    async def on_roots_changed(self, *_: Any) -> None:
+        """Let the servers behind this one ask for the folders of the local client again."""
+        if self._local_client is not None:
+            await self._library.engine.mcp.use_roots_of(self._local_client)
 
     # Resources, prompts and completions
 
