@@ -21,6 +21,7 @@ from benchmarks.contestants import (
     PROMPT,
     RECORD,
     REGISTRY,
+    SEARCH,
     SERVER,
     START,
     SYNC,
@@ -53,6 +54,7 @@ HELLO = ("ferrule", "Hello!")
 BARE_ROUTE = ("baseline", "a bare Starlette route")
 GATEWAY_DIRECT = ("mcp SDK", "the stdio server directly")
 LOCAL_LIMIT = ("ferrule", "ToolEngine.execute, local limit")
+WHOLE_QUESTIONS = ("ferrule", "shared, whole, half A")
 EMPTY_PAGE = ("baseline", "GET /healthz in the same browser")
 FAST_QUESTIONS = (
     HELLO,
@@ -317,6 +319,16 @@ REPORTS = {
         goals=tuple(
             Goal(row=row, figure="wall", limit=0.35, text="< 350 ms") for row in (GRAPH_WORKFLOW, SIMPLE_WORKFLOW)
         ),
+    ),
+    SEARCH: Report(
+        title="The share of the right tools among the first 5, 10 and 20 that a question finds",
+        columns=tuple(
+            Column(figure=f"{method} {depth}", title=f"{method} @{depth}", is_count=True)
+            for method in ("words", "words and meaning")
+            for depth in (5, 10, 20)
+        ),
+        reference=WHOLE_QUESTIONS,
+        reference_title="whole questions, half A",
     ),
     FAST_PATH: Report(
         title="Questions answered by the fast path or the cache",

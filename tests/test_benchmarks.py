@@ -6,7 +6,19 @@ from pathlib import Path
 
 import pytest
 from benchmarks.agent_runs import measure_failing_call
-from benchmarks.contestants import CONTESTANTS, FERRULE, FLEET, GATEWAY, IMPORT, MCP, PAGE, PROMPT, SERVER, START
+from benchmarks.contestants import (
+    CONTESTANTS,
+    FERRULE,
+    FLEET,
+    GATEWAY,
+    IMPORT,
+    MCP,
+    PAGE,
+    PROMPT,
+    SEARCH,
+    SERVER,
+    START,
+)
 from benchmarks.interface import Workload
 from benchmarks.measure import measure
 from benchmarks.processes import ProcessError, environment_of, run
@@ -19,6 +31,7 @@ from benchmarks.tools import read_count
 import ferrule
 from ferrule.errors import SetupError
 from ferrule_tools.browser.chromium import find_chromium
+from tests.catalog.search.searchable_tools import DATA
 
 TINY = Workload(samples=1, seconds=0.0, calls=3, functions=3, extra_tools=3, max_model_calls=25, memory_calls=100)
 BASELINE = next(contestant for contestant in CONTESTANTS if contestant.name == "baseline")
@@ -39,10 +52,12 @@ def test_benchmark_runs(contestant, benchmark):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("benchmark", [MCP, SERVER, GATEWAY, FLEET, PAGE])
+@pytest.mark.parametrize("benchmark", [MCP, SERVER, GATEWAY, FLEET, PAGE, SEARCH])
 def test_a_benchmark_measures_all_rows_of_its_report_in_one_process(benchmark):
     if benchmark == PAGE and (reason := why_no_page()):
         pytest.skip(reason)
+    if benchmark == SEARCH and not DATA.exists():
+        pytest.skip("needs shared/data beside the project")
     results = Results()
     run_module(benchmark, rounds=2, workload=TINY, results=results)
     assert results.failures == {} and len(results.rounds) == 2

@@ -12,13 +12,14 @@ BENCHMARKS = (
     *(LOOP, PROMPT, FAILING_CALL, MEMORY),
     *(PLAN, PARALLEL, FAST_PATH),
 )
-MCP, SERVER, GATEWAY, FLEET, PAGE = "mcp", "server", "gateway", "fleet", "page"
+MCP, SERVER, GATEWAY, FLEET, PAGE, SEARCH = "mcp", "server", "gateway", "fleet", "page", "search"
 MODULES = {
     MCP: "benchmarks.mcp_call",
     SERVER: "benchmarks.server_calls",
     GATEWAY: "benchmarks.server_gateway",
     FLEET: "benchmarks.fleet_limits",
     PAGE: "benchmarks.page_load",
+    SEARCH: "benchmarks.tool_search",
 }
 """Benchmarks without contestants of their own: one process measures all rows, alternately."""
 

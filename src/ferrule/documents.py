@@ -1,8 +1,7 @@
 """Names of the design documents for things that have another name in Ferrule, and the two runtimes of 001 §8.
 
-All other names of the documents can be imported from here too. `docs/design-documents.md` maps every name and section.
-The runtimes are thin: `ReasoningRuntime` plans with the planning agent and calls the library;
-`ContextAwareReasoningRuntime` is an agent whose decisions are methods that a subclass may override.
+All their other names can be imported from here too; `docs/design-documents.md` maps each. The runtimes are a planning
+agent (`ReasoningRuntime`) and an agent whose decisions are methods for subclasses (`ContextAwareReasoningRuntime`).
 """
 
 from __future__ import annotations
@@ -58,14 +57,11 @@ from ferrule.workflow.planning import PlanningAgent
 __all__ = [
     "AgentContext",
     "AgentDecision",
-    "BaseTool",
     "CalculatorExecutor",
-    "ContextAwareReasoningRuntime",
     "EchoExecutor",
     "ExecutionResult",
     "HTTPExecutor",
     "PlannedCall",
-    "ReasoningRuntime",
     "SuperMagic",
     "ToolResult",
     "UnifiedDispatcher",
@@ -73,16 +69,14 @@ __all__ = [
     "create_contextual_decision_prompt",
     "create_contextual_tool_selection_prompt",
     "format_tools_for_prompt",
-    "learn_from_failure",
-    "update_execution_context",
 ]
 __all__ += sorted({*ferrule._MODULES} - {*__all__})  # noqa: PLE0605
 
 
 def __getattr__(name: str) -> Any:
-    if name not in ferrule._MODULES or ferrule._MODULES[name] == __name__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(ferrule, name)
+    if ferrule._MODULES.get(name, __name__) != __name__:
+        return getattr(ferrule, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class BaseTool:

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ferrule.models.anthropic import to_anthropic_conversation
 
 from ferrule import Agent, AgentState, Image, ModelSettings, SetupError, UnifiedToolLibrary
-from ferrule.models.anthropic import AnthropicModel
+from ferrule.models.anthropic import AnthropicModel, to_anthropic_conversation
 from ferrule.models.offline import OfflineModel
 from ferrule.testing import ScriptedModel
 from tests.agent import dependencies as sample

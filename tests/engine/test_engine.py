@@ -81,7 +81,8 @@ async def test_tool_not_found_names_near_tools():
     result = await ToolEngine().execute("calculater", {})
     assert (result.error_type, result.error) == (
         "tool_not_found",
-        "There is no tool 'calculater'. List the tools to see which exist.",
+        "There is no tool 'calculater'. List the tools to see which exist. "
+        "The engine was not started: write `async with engine`.",
     )
     async with ToolEngine() as engine:
         result = await engine.execute("calculater", {})

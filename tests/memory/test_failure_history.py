@@ -28,7 +28,8 @@ async def test_a_later_run_is_warned_and_told_the_cure(tmp_path):
         await book.load()
         (warning,) = book.warnings(engine.registry)
         assert warning == (
-            "browser (extract) failed with a value of selector (not_found). What helped: another value of selector."
+            "browser (extract) failed with a value of selector (not_found). What helped: another value of selector. "
+            "These found nothing: 'a.social-count'."
         )
 
 
@@ -179,6 +180,25 @@ async def test_failures_of_one_tenant_do_not_warn_another(tmp_path):
     async with library_with(fetch, store=url) as library:
         assert "fetch failed" not in await system_prompt(library)
         assert "fetch failed" in await system_prompt(library, "a")
+
+
+async def test_a_later_process_knows_the_selectors_that_found_nothing_of_its_tenant_alone(tmp_path):
+    store = f"sqlite:///{tmp_path}/calls.db"
+    read = {"name": "browser__extract", "arguments": {"selector": "a.social-count"}}
+    secret = {
+        "name": "browser__extract",
+        "arguments": {"selector": "a[href*='token=ghp_abcdefghijklmnopqrstuvwxyz0123456789']"},
+    }
+    visit = {"name": "browser__navigate", "arguments": {"url": "https://a.test"}}
+    async with library_with(Browser(), store=store, tenant="a") as library:
+        await Agent(library, ScriptedModel([visit, read, secret, "no"])).run("Count the stars")
+    async with library_with(Browser(), store=store, tenant="a") as library:
+        prompt = await system_prompt(library)
+        assert "These found nothing: 'a.social-count'." in prompt and "ghp_" not in prompt
+        again = await Agent(library, ScriptedModel([visit, read, "no"])).run("Count the stars")
+        assert again.steps[1].error_type != "known_failure"  # it advises, and refuses nothing in a new run
+    async with library_with(Browser(), store=store, tenant="b") as library:
+        assert "social-count" not in await system_prompt(library)
 
 
 async def test_names_that_a_caller_made_up_are_no_part_of_a_pattern():

@@ -81,7 +81,7 @@ def test_a_stream_of_single_characters_does_not_change_the_result(text):
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_every_format_is_held_back_until_it_is_complete(size):
     for family, (text, _) in FAMILIES.items():
-        for whole in (text, f"Let me look. {text} Done: yes.", f" \n{text}"):
+        for whole in (text, f"Let me look. {text} Done: yes.", f" \n{text}", f"{{{text}"):
             parsed, visible = read_in_pieces(whole, range(0, len(whole), size))
             assert parsed == parse_model_text(whole, KNOWN) and parsed.text.startswith(visible), family
 

@@ -49,7 +49,7 @@ from ferrule.memory.call_identity import identify_call
 from ferrule.policy.approvals import Approval, ApprovalRequest, Person, Question, ask_for_answer, ask_for_approval
 from ferrule.policy.budgets import is_extension_request
 from ferrule.policy.provenance import ProvenanceRules, RunOrigins
-from ferrule.store import ToolCallRecord, ToolCallSummary
+from ferrule.store import ToolCallRecord
 from ferrule.store.record import percent
 from ferrule.texts.language import detect_language
 
@@ -232,13 +232,12 @@ class RunCalls:
             usage[result.tool_name] = usage.get(result.tool_name, 0) + calls
             good += answers
         total = sum(usage.values())
-        return ToolCallSummary(
-            conversation_id=self.run_id,
-            total_calls=total,
-            failed_calls=total - good,
-            success_rate=percent(good, total),
-            tool_usage=usage,
-        ).to_brief()
+        return {
+            "total_calls": total,
+            "success_rate": percent(good, total),
+            "tool_usage": usage,
+            "has_errors": total > good,
+        }
 
     # After a pause or a crash
 

@@ -55,7 +55,7 @@ def serve(
     tls_key: Annotated[Path | None, typer.Option("--tls-key", help="The key of the certificate.")] = None,
     log_format: Annotated[LogFormat, typer.Option("--log-format", help="How the log is written.")] = "text",
     log_level: Annotated[
-        LogLevel, typer.Option("--log-level", help="What is logged; from info on, every call and question.")
+        LogLevel, typer.Option("--log-level", help="What is logged; from info on, every request, call and question.")
     ] = "warning",
 ) -> None:
     """Serve tools and the agent over HTTP and MCP: programs, chat clients, MCP clients and browsers.

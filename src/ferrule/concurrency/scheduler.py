@@ -111,9 +111,6 @@ class Bucket:
     def has_room(self) -> bool:
         return self.current < self.limit and (not self.is_leased or self.scheduler.clock() < self.usable_until)
 
-    def rate_allows(self) -> bool:
-        return self.rate is None or self.rate.allows(self.scheduler.clock())
-
 
 class SlotScheduler:
     """The slots of one event loop."""
@@ -265,8 +262,8 @@ class SlotScheduler:
             if queue:
                 head = queue[0]
                 bucket = head.bucket
-                if (best is None or head.rank < best.rank) and bucket.has_room() and bucket.rate_allows():
-                    best = head
+                if (best is None or head.rank < best.rank) and bucket.has_room():
+                    best = head if bucket.rate is None or bucket.rate.allows(self.clock()) else best
         return best
 
     def list_waiting_slots(self) -> list[Slot]:
@@ -438,12 +435,11 @@ class AdaptiveLimit:
     leases: the store has the limit, and all processes change it together.
     """
 
-    __slots__ = ("_good_calls", "_is_overload", "_state", "max_latency", "maximum", "minimum")
+    __slots__ = ("_load", "_state", "max_latency", "maximum")
 
     def __init__(self, maximum: int, minimum: int, max_latency: float) -> None:
-        self.maximum, self.minimum, self.max_latency = maximum, min(minimum, maximum), max_latency
-        self._state = LimitState(slots=maximum)
-        self._good_calls, self._is_overload = 0, False
+        self.maximum, self.max_latency = maximum, max_latency
+        self._state, self._load = LimitState(slots=maximum), BucketLoad(minimum=min(minimum, maximum))
 
     @property
     def slots(self) -> int:
@@ -457,20 +453,19 @@ class AdaptiveLimit:
     def collect(self, *, seconds: float, is_overload: bool) -> None:
         """Keep how a call has gone for the next report to the fleet."""
         if is_overload or seconds > self.max_latency:
-            self._is_overload = True
+            self._load.is_overload = True
         else:
-            self._good_calls += 1
+            self._load.good_calls += 1
 
     def take_report(self) -> BucketLoad:
         """Return what was collected since the last report."""
-        report = BucketLoad(minimum=self.minimum, good_calls=self._good_calls, is_overload=self._is_overload)
-        self._good_calls, self._is_overload = 0, False
+        report, self._load = self._load, BucketLoad(minimum=self._load.minimum)
         return report
 
     def return_report(self, report: BucketLoad) -> None:
         """Add a report that may not have arrived to the next one."""
-        self._good_calls += report.good_calls
-        self._is_overload = self._is_overload or report.is_overload
+        self._load.good_calls += report.good_calls
+        self._load.is_overload |= report.is_overload
 
     def follow(self, slots: int) -> None:
         """Set the limit that the fleet has found."""

@@ -391,9 +391,8 @@ class CallPipeline:
             partial(self._call_nested, call),  # `call_tool`
         )
         self.running[call.call_id] = call
-        deadline = call.deadline = Deadline(
-            self._deadlines_of_this_loop(), self._timeout_of(call, action), self._max_timeout_of(call, action)
-        )
+        max_timeout = None if action.max_timeout is None else self._max_timeout_of(call, action)
+        deadline = call.deadline = Deadline(self._deadlines_of_this_loop(), self._timeout_of(call, action), max_timeout)
         token = Invocation.current.set(invocation)
         try:
             try:

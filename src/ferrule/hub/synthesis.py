@@ -253,16 +253,12 @@ def normalize_page_url(url: str) -> str:
     query = [
         (name, value)
         for name, value in parse_qsl(parts.query, keep_blank_values=True)
-        if not _is_tracking_parameter(name)
+        if not (name.startswith("utm_") or name in _TRACKING_PARAMETERS)
     ]
     server = host if port in (None, 80, 443) else f"{host}:{port}"
     # A fragment is a position in the page, except in pages that are programs.
     fragment = parts.fragment if parts.fragment[:1] in ("!", "/") else ""
     return f"{server}{unquote(parts.path).rstrip('/')}?{urlencode(sorted(query), errors='replace')}#{fragment}"
-
-
-def _is_tracking_parameter(name: str) -> bool:
-    return name.startswith("utm_") or name in _TRACKING_PARAMETERS
 
 
 def _is_page_list(output: dict[str, Any]) -> bool:

@@ -64,7 +64,9 @@ class FailureAdvisor:
         key = (failure.identity.key, failure.error, switch_tool, last_observation, self._registry.version)
         advice = self._last_advice.get(key)
         if advice is None:
-            advice = [*self._learned_advice(tool, failure), *self._adjustment_advice(capability, failure)]
+            what_helped = None if self._history is None else self._history.what_helped(tool, failure)
+            advice = [] if what_helped is None else [f"{what_helped} (it worked in an earlier run)"]
+            advice += self._adjustment_advice(capability, failure)
             # Other arguments may help where there are any to suggest, and time helps against a transient failure.
             is_permanent = not advice and failure.failure_class not in _NOT_PERMANENT
             if switch_tool or is_permanent:
@@ -75,10 +77,6 @@ class FailureAdvisor:
                 advice += [f"the tool {name!r}" for name in list(dict.fromkeys(names))[:MAX_ALTERNATIVES]]
             self._last_advice = {key: advice}  # only the latest: a model that insists asks for the same one again
         return advice
-
-    def _learned_advice(self, tool: Tool, failure: CallFailure) -> list[str]:
-        what_helped = None if self._history is None else self._history.what_helped(tool, failure)
-        return [] if what_helped is None else [f"{what_helped} (it worked in an earlier run)"]
 
     def _adjustment_advice(self, capability: ToolCapability, failure: CallFailure) -> list[str]:
         avoid = self._context.learned_patterns.get(failure.tool_id, {}).get("failed_selectors", ())

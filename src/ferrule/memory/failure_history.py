@@ -4,7 +4,8 @@ A pattern belongs to one version of a tool (its fingerprint) and one action. Its
 deleted after a month without a new failure. Patterns only warn: a call that failed last week may work today.
 
 Runs may belong to different people, so a pattern has no values of arguments and no error texts; these stay in the
-memory of the run that met them. Each tenant has its own patterns. A pattern that a person pinned stays until it is
+memory of the run that met them. Only selectors that found nothing are kept, without secrets: they say something about a
+page, not about a person. Each tenant has its own patterns. A pattern that a person pinned stays until it is
 deleted, and its weight stays what it is.
 """
 
@@ -13,13 +14,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import sha256
 from typing import Any, Final
 
 from ferrule.core.content import encode_json
 from ferrule.core.json_schema import properties_of, resolve_schema
 from ferrule.core.spec import Tool
+from ferrule.memory.adjustments import quote_value
+from ferrule.memory.call_identity import LOCATORS
 from ferrule.memory.failures import POLICIES, CallFailure, FailureClass
 from ferrule.store import ToolKnowledgeStore
 
@@ -27,6 +30,8 @@ STREAM: Final = "failures"
 DAY: Final = 86_400.0
 HALF_LIFE: Final = 7 * DAY
 EXPIRY: Final = 30 * DAY
+MAX_SELECTORS: Final = 5
+MAX_SELECTOR_LENGTH: Final = 200
 MAX_PATTERNS: Final = 500
 """The patterns with the smallest weight are deleted first."""
 
@@ -45,6 +50,8 @@ class FailurePattern:
     """Halves every week."""
     first_at: float
     last_at: float
+    selectors: list[str] = field(default_factory=list)
+    """The last selectors that found nothing, without secrets."""
     changed_parameters: list[str] | None = None
     """The names of the parameters that had other values when the call worked; None if it never did."""
     recoveries: int = 0
@@ -81,7 +88,8 @@ class FailurePattern:
             if self.what_helped is None
             else f"What helped: {self.what_helped}."
         )
-        return f"{self.tool_id}{action} failed{names} ({self.failure_class}). {advice}"
+        selectors = f" These found nothing: {', '.join(map(quote_value, self.selectors))}." if self.selectors else ""
+        return f"{self.tool_id}{action} failed{names} ({self.failure_class}). {advice}{selectors}"
 
 
 class FailureHistory:
@@ -127,13 +135,14 @@ class FailureHistory:
     def on_failure(self, tool: Tool, failure: CallFailure) -> None:
         if failure.failure_class is FailureClass.TRANSIENT:
             return
-        pattern = _make_pattern(tool, failure, self._clock())
+        pattern = replace(_make_pattern(tool, failure, self._clock()), selectors=self._find_selectors(tool, failure))
         previous = self._patterns.get(pattern.key)
         if previous is not None:
             pattern = replace(
                 pattern,
                 count=previous.weight(pattern.last_at) + 1,
                 first_at=previous.first_at,
+                selectors=list(dict.fromkeys([*previous.selectors, *pattern.selectors]))[-MAX_SELECTORS:],
                 changed_parameters=previous.changed_parameters,
                 recoveries=previous.recoveries,
                 prevented=previous.prevented,
@@ -179,6 +188,15 @@ class FailureHistory:
             del self._patterns[key]
         return await self._store.delete_entries(self._stream, keys) if keys else 0
 
+    def _find_selectors(self, tool: Tool, failure: CallFailure) -> list[str]:
+        if failure.failure_class is not FailureClass.NOT_FOUND:
+            return []
+        capability = tool.spec.capability(failure.action)
+        names = set(LOCATORS) - (capability.secret_names if capability is not None else frozenset())
+        values = [failure.parameters.get(name) for name in _declared_names(tool, failure.action, names)]
+        texts = [value for value in values if isinstance(value, str) and len(value) <= MAX_SELECTOR_LENGTH]
+        return [text for text in texts if self._store.redaction.redact_text(text) == text]
+
     def _save(self, pattern: FailurePattern) -> None:
         self._patterns.pop(pattern.key, None)
         self._patterns[pattern.key] = pattern
@@ -209,7 +227,7 @@ def _declared_names(tool: Tool, action: str, names: Iterable[str]) -> list[str]:
     return sorted(set(names) & properties_of(schema).keys())
 
 
-_FIELDS: Final = frozenset(field.name for field in fields(FailurePattern))
+_FIELDS: Final = frozenset(each.name for each in fields(FailurePattern))
 
 
 def _parse_pattern(entry: Any) -> FailurePattern | None:

@@ -49,10 +49,12 @@ _NOT_PROSE = lazy_pattern(rf"{_WRAPPER}|{_TOKEN}")
 
 _QUOTED_NAME = rf"[\"']{NAME}[\"']"
 
-# A fast search: what may begin something, or become its beginning when more text follows.
-POSSIBLE_MARKER = lazy_pattern(
-    rf"[<\[\]{{`~◁✿]|\A\s*to=[\w.:-]{{1,100}}[ ]?<|\bfunctools\[|(?<![\w./\\-]){NAME}[ \t]?\("
-    rf"|^[ \t>*#]*+{notations.FIRST_WORDS}|{notations.NEXT_TURN}",
+# A fast search: a character that can begin something, or the start of a ReAct line.
+_POSSIBLE_MARKER = lazy_pattern(
+    rf"<(?=[^\W\d]|[/|｜])|✿|\]<\]|\A\s*to=(?=[\w.:-]{{1,100}}[ ]?<)"
+    rf"|\[(?=\s*+[\w{{/\"'`(\[])|\{{(?=\s*+[\"'“\w}}])|[`~◁]|\bfunctools\["
+    rf"|(?<![\w./\\-]){NAME}[ \t]?\("
+    rf"|^[ \t>*#]*{notations.FIRST_WORDS}|{notations.NEXT_TURN}",
     re.MULTILINE,
 )
 _MARKER = lazy_pattern(
@@ -88,7 +90,7 @@ class Marker:
 
 def find_marker(text: str, at: int) -> Marker | None:
     """Return the first marker from `at` on."""
-    while coarse := POSSIBLE_MARKER.search(text, at):
+    while coarse := _POSSIBLE_MARKER.search(text, at):
         at = coarse.start()
         if coarse.group().endswith("("):
             return Marker("line", at, coarse.end())
@@ -360,6 +362,11 @@ def _join_prose(text: str, segments: list[MarkedSegment]) -> str:
 # the text that follows still turn this into a call? If that is not certain, it is held back.
 
 _LOOK_BACK = 1_000
+_TRIGGER = lazy_pattern(
+    rf"[<\[\]{{`~◁✿]|\A\s*to=[\w.:-]{{1,100}}[ ]?<|\bfunctools\[|(?<![\w./\\-]){NAME}[ \t]?\("
+    rf"|^[ \t>*#]*+{notations.FIRST_WORDS}",
+    re.MULTILINE,
+)
 _HEAD_SO_FAR = lazy_pattern(
     rf"[ \t>*#•→=-]*+(?:\d{{1,3}}[.)]?[ \t]*)?`?(?:{plain_calls.TOOL_LABEL}[ \t*`]*+)?"
     r"(?:[^\W\d][\w./\\-]*+(?:,[ \t]*\w*+){0,8}[ \t]*(?:=[ \t]*)?)?"
@@ -424,7 +431,7 @@ class ToolCallReader:
             return self._skip_thinking()
         text = SourceText(self._before + self._pending)
         offset = at = settled = len(self._before)
-        while trigger := POSSIBLE_MARKER.search(text.whole, at):
+        while trigger := _TRIGGER.search(text.whole, at):
             start = trigger.start()
             marker = match_marker(text.whole, start)
             verdict = self._classify_trigger(text, start, marker)

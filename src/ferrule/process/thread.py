@@ -17,7 +17,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from ferrule.core.aio import cancel_all
 from ferrule.core.call import Invocation, Progress, ToolExecutionResult
@@ -25,6 +26,7 @@ from ferrule.errors import ExecutionFailed, Rejected
 
 logger = logging.getLogger("ferrule.process")
 
+NestedCall: TypeAlias = Callable[[], Awaitable[ToolExecutionResult]]
 _STOP_TIMEOUT = 0.1
 """Seconds a cancelled call waits for its thread."""
 
@@ -129,7 +131,7 @@ class _ThreadCall:
 
     def _request(self, tool_name: str, params: dict[str, Any], action: str | None) -> Future[ToolExecutionResult]:
         future: Future[ToolExecutionResult] = Future()
-        self._call_soon(self._start_nested, future, tool_name, params, action)
+        self._call_soon(self._start_nested, future, partial(self._invocation.call_tool, tool_name, params, action))
         return future
 
     def _call_soon(self, callback: Callable[..., None], *args: Any) -> None:
@@ -150,19 +152,15 @@ class _ThreadCall:
         if not self._has_ended:
             self._invocation.report(progress)
 
-    def _start_nested(
-        self, future: Future[ToolExecutionResult], tool_name: str, params: dict[str, Any], action: str | None
-    ) -> None:
-        task = self._loop.create_task(self._run_nested(future, tool_name, params, action))
+    def _start_nested(self, future: Future[ToolExecutionResult], call: NestedCall) -> None:
+        task = self._loop.create_task(self._run_nested(future, call))
         self.nested.add(task)
         task.add_done_callback(self.nested.discard)
 
-    async def _run_nested(
-        self, future: Future[ToolExecutionResult], tool_name: str, params: dict[str, Any], action: str | None
-    ) -> None:
+    async def _run_nested(self, future: Future[ToolExecutionResult], call: NestedCall) -> None:
         future.set_running_or_notify_cancel()
         try:
-            future.set_result(await self._invocation.call_tool(tool_name, params, action))
+            future.set_result(await call())
         except BaseException as error:
             future.set_exception(error)
             if not isinstance(error, Exception):

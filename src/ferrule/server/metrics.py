@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import time
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
@@ -106,7 +107,7 @@ class MetricValues:
 
     def observe(self, name: str, labels: Labels, value: float) -> None:
         numbers = self._find(name, labels, len(BUCKETS) + 2)
-        numbers[next((n for n, limit in enumerate(BUCKETS) if value <= limit), len(BUCKETS))] += 1
+        numbers[bisect_left(BUCKETS, value)] += 1
         numbers[-1] += value
 
     def _find(self, name: str, labels: Labels, size: int) -> list[float]:

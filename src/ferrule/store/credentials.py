@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import MissingExtra, SetupError
@@ -43,12 +43,6 @@ _NAME: Final = lazy_pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _KEY_ADVICE: Final = "Make one with: openssl rand -base64 32"
 
 
-class RunQuery(Protocol):
-    """Runs a function of the database; `ToolKnowledgeStore.query`."""
-
-    def __call__(self, function: Callable[..., Any], *arguments: Any) -> Awaitable[Any]: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CredentialEntry:
     """That there is a credential, without its secret."""
@@ -61,7 +55,8 @@ class CredentialEntry:
 class Credentials:
     """The credentials of a store."""
 
-    def __init__(self, query: RunQuery, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, query: Callable[..., Awaitable[Any]], environ: Mapping[str, str] = os.environ) -> None:
+        """Take a `query` that runs a function of the database in a thread."""
         self._query, self._environ = query, environ
         self._cipher: MultiFernet | None = None
 

@@ -35,8 +35,10 @@ class ServerAddress:
 def register_server(leases: Leases, address: ServerAddress) -> None:
     """Tell the other servers where a server is, until its lease ends. Blocks."""
     key = SERVER_PREFIX + address.server_id
-    if not leases.is_confirmed(key):
-        leases.take(key, json.dumps(asdict(address)))
+    for _ in range(MAX_ATTEMPTS):  # another server that looks at the file locks it for an instant
+        if leases.is_confirmed(key) or leases.take(key, json.dumps(asdict(address))) is not None:
+            return
+        time.sleep(ATTEMPT_INTERVAL)
 
 
 def remove_server(leases: Leases) -> None:

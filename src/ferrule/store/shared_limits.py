@@ -44,7 +44,7 @@ MAX_LEASE_SECONDS: Final = 3600.0
 """A lease that ends later is from before a restart of the machine: SQLite's leases use the time since then."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class BucketLoad:
     """How the calls of a bucket with an adaptive limit have gone since the last report."""
 

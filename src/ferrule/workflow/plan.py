@@ -162,7 +162,8 @@ def _make_ids_unique(
     renamed: dict[str, StepId] = {}
     for original in steps:
         step = _renumber_step(original, renamed) if renamed else original
-        same = next((other for other in once if _is_same_call(other, step)), None)
+        call = step.tool_type, step.parameters
+        same = next((other for other in once if (other.tool_type, other.parameters) == call), None)
         if same is not None:
             problems.append(f"Step {step.id} would repeat what step {same.id} does; it was left out.")
             renamed.setdefault(str(step.id), same.id)
@@ -182,10 +183,6 @@ def _make_ids_unique(
 def _renumber_step(step: PlanStep, ids: Mapping[str, StepId]) -> PlanStep:
     dependencies = tuple(ids.get(str(dependency), dependency) for dependency in step.dependencies)
     return replace(step, dependencies=dependencies, parameters=renumber_references(step.parameters, ids))
-
-
-def _is_same_call(step: PlanStep, other: PlanStep) -> bool:
-    return (step.tool_type, step.parameters) == (other.tool_type, other.parameters)
 
 
 def _replace_unknown_tool(step: PlanStep, tools: Collection[str], problems: list[str]) -> PlanStep:

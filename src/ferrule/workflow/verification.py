@@ -106,7 +106,9 @@ class VerificationAgent:
         for other in context.results.values():
             if not other.success or str(other.step_id) == str(result.step_id) or other.tool_type == "none":
                 continue
-            if not _is_same_subject(subject, _extract_terms(other.description)):
+            terms = _extract_terms(other.description)
+            has_all_words = subject <= terms or terms <= subject
+            if not has_all_words or jaccard_similarity(subject, terms) < MIN_SUBJECT_SIMILARITY:
                 continue
             if jaccard_similarity(_extract_terms(result.result), _extract_terms(other.result)) < MIN_AGREEMENT:
                 yield (
@@ -145,10 +147,6 @@ async def verify_calls(answer: AgentAnswer[Any]) -> AgentAnswer[Any]:
 def _extract_terms(text: str) -> frozenset[str]:
     """Return the words of a text. Cached: each description and result is compared with every later one."""
     return frozenset(extract_terms(text))
-
-
-def _is_same_subject(terms: Set[str], other: Set[str]) -> bool:
-    return (terms <= other or other <= terms) and jaccard_similarity(terms, other) >= MIN_SUBJECT_SIMILARITY
 
 
 def jaccard_similarity(terms: Set[str], other: Set[str]) -> float:

@@ -43,6 +43,16 @@ def mcp_servers() -> list[Tool]:
     ]
 
 
+def shared_servers() -> list[Tool]:
+    """The 70 MCP servers of the shared questions."""
+    servers: dict[str, MCPServerSpec] = {}
+    for row in map(json.loads, (DATA / "search/tools.jsonl").read_text(encoding="utf-8").splitlines()):
+        spec = MCPServerSpec(tool_id=row["server"], description=row["server_description"])
+        action = ToolCapability(name=row["name"], description=row["description"], parameters=row["inputSchema"])
+        servers.setdefault(row["server"], spec).capabilities.append(action)
+    return [Tool(spec=spec, handler="mcp", source="mcps") for spec in servers.values()]
+
+
 needs_encoder = pytest.mark.skipif(
     not has_encoder(), reason='finding tools by meaning needs an extra: pip install "ferrule[semantic]"'
 )

@@ -9,9 +9,11 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
+from math import sqrt
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from ferrule.catalog.registry import RegistrySnapshot, ToolRegistry
+from ferrule.catalog.search.jobs import split_jobs
 from ferrule.catalog.search.ranking import ActionDocument, TermIndex, make_documents
 from ferrule.catalog.search.terms import extract_terms, remove_case_and_punctuation, translate_terms
 from ferrule.catalog.search.vectors import (
@@ -41,16 +43,22 @@ _MIN_MATCHED_WEIGHT = 0.5
 """A tool meets a requirement if it has terms with at least this share of the requirement's weight."""
 
 # Words and meaning together: the similarity of the vectors, plus the BM25 score by this weight. Both were measured:
-# sums of ranks (reciprocal rank fusion) found fewer than the vectors alone, because most of the best by words have one
-# word in common with the question and nothing else.
-_WORDS_WEIGHT = 0.01
+# sums of ranks (reciprocal rank fusion) found fewer, because ranks do not tell a good match from the best of bad ones.
+_WORDS_WEIGHT = 0.02
 _MIN_SIMILARITY = 0.2
 _MIN_SHARE_OF_BEST = 0.7
 """A tool that shares no word with the query must be at least so similar to it, and have this share of the highest
 similarity: of a few tools, only those that fit are found."""
+_BEST_ACTION_WEIGHT = 0.2
+"""How much the best action of a tool counts for its other actions: jobs are often done with several of one server."""
 _MIN_COVERAGE = 0.9
 """While fewer documents have a vector, those that have one are not compared with those that have none."""
-_WORDS_CANDIDATES = 250
+_CANDIDATES = 250
+"""Documents that are considered for each job."""
+_FIRST = 10
+"""Of the first so many actions, one is the best for each job of the query."""
+_FIRST_OF_ONE_TOOL = 5
+"""The same for three jobs and more, if the first so many would be actions of one tool."""
 
 IsVisible: TypeAlias = Callable[[Tool, str | None], bool]
 """Whether a search may find this action of a tool."""
@@ -159,25 +167,39 @@ class SearchIndex:
 
     # Finding
 
+    def list_queries(self, text: str) -> list[str]:
+        """Return what a search for a text searches for: the text, and each of its jobs if it has several."""
+        return list(dict.fromkeys([text, *split_jobs(text[:_MAX_QUERY_LENGTH], self._postings.begins_action)]))
+
     def search(
-        self, text: str, limit: int = 10, *, vector: Vector | None = None, is_visible: IsVisible | None = None
+        self,
+        text: str,
+        limit: int = 10,
+        *,
+        vectors: Mapping[str, Vector] | None = None,
+        is_visible: IsVisible | None = None,
     ) -> list[SearchHit]:
         """Return the tools that match a text best: first those with exactly this name, equals by source and id.
 
-        With the `vector` of the text, its meaning counts too.
+        With the `vectors` of `list_queries`, the meaning of the text counts too.
         """
-        query, by_tool, scores = self._find(text, limit, vector, is_visible, lambda document: document.tool)
+        query, by_tool, scores = self._find(text, limit, vectors, is_visible, lambda document: document.tool)
         return [_make_hit(documents, scores, query) for documents in by_tool]
 
     def search_actions(
-        self, text: str, limit: int = 10, *, vector: Vector | None = None, is_visible: IsVisible | None = None
+        self,
+        text: str,
+        limit: int = 10,
+        *,
+        vectors: Mapping[str, Vector] | None = None,
+        is_visible: IsVisible | None = None,
     ) -> list[ActionHit]:
         """Return the actions that match a text best."""
 
         def has_action(tool: Tool, action: str | None) -> bool:
             return action is not None and (is_visible is None or is_visible(tool, action))
 
-        _, groups, scores = self._find(text, limit, vector, has_action, lambda document: document.number)
+        _, groups, scores = self._find(text, limit, vectors, has_action, lambda document: document.number)
         return [
             ActionHit(tool=document.tool, action=document.action or "", score=scores.get(document.number, 0.0))
             for (document, *_) in groups
@@ -207,35 +229,74 @@ class SearchIndex:
         self,
         text: str,
         limit: int,
-        vector: Vector | None,
+        vectors: Mapping[str, Vector] | None,
         is_visible: IsVisible | None,
         group_of: Callable[[ActionDocument], Hashable],
     ) -> tuple[dict[str, float], list[list[ActionDocument]], dict[int, float]]:
         """Return the terms of a text, the documents of the best groups, and the scores of documents."""
         if limit < 1:
             return {}, [], {}
-        query = self._postings.weigh(_query_terms(text), translate_terms(text[:_MAX_QUERY_LENGTH])[:_MAX_QUERY_TERMS])
+        texts = list(vectors or self.list_queries(text))
+        queries = [self._weigh(each) for each in texts]
         named = sorted(self._by_name.get(remove_case_and_punctuation(text), ()), key=lambda document: document.order)
-        count = limit
+        count = max(limit, _FIRST * len(texts))
         while True:
-            scores = self._score(query, count, vector)
+            by_query = self._score(queries, count, list(vectors.values()) if vectors else [])
+            scores = self._join(by_query)
+            documents = [*named, *self._postings.best_documents(scores, count)]
+            visible = [each for each in documents if is_visible is None or is_visible(each.tool, each.action)]
             groups: dict[Hashable, dict[ActionDocument, None]] = {}
-            for document in [*named, *self._postings.best_documents(scores, count)]:
-                if is_visible is None or is_visible(document.tool, document.action):
-                    groups.setdefault(group_of(document), {})[document] = None
+            for document in _place_best_of_each(visible, by_query, len(texts)):
+                groups.setdefault(group_of(document), {})[document] = None
             if len(groups) >= limit or count > len(scores):
-                return query, [list(documents) for documents in groups.values()][:limit], scores
+                return queries[0], [list(group) for group in groups.values()][:limit], scores
             count *= 8  # many of the best documents are actions of one tool, or not visible
 
-    def _score(self, query: Mapping[str, float], limit: int, vector: Vector | None) -> dict[int, float]:
-        if vector is None or self._vectors is None or not self.has_vectors:
-            return self._postings.score(query, limit)
-        by_words = self._postings.score(query, max(limit, _WORDS_CANDIDATES))
-        scores = self._vectors.compare(vector, _MIN_SIMILARITY, _MIN_SHARE_OF_BEST, by_words)
-        for number, score in by_words.items():
-            # A new document without a vector is neither like the query nor unlike it.
-            scores[number] = scores.get(number, _MIN_SIMILARITY) + _WORDS_WEIGHT * score
-        return scores
+    def _weigh(self, text: str) -> dict[str, float]:
+        translations = translate_terms(text[:_MAX_QUERY_LENGTH])[:_MAX_QUERY_TERMS]
+        return self._postings.weigh(_query_terms(text), translations)
+
+    def _score(
+        self, queries: Sequence[Mapping[str, float]], limit: int, vectors: Sequence[Vector]
+    ) -> dict[int, list[float]]:
+        """Return how well documents match each of the queries."""
+        by_meaning = bool(vectors) and self.has_vectors
+        limit = max(limit, _CANDIDATES) if by_meaning else limit
+        by_words = [self._postings.score(query, limit) for query in queries]
+        numbers = set[int]().union(*by_words)
+        if self._vectors is None or not by_meaning:
+            return {number: [scores.get(number, 0.0) for scores in by_words] for number in numbers}
+        similar = self._vectors.compare(vectors, _MIN_SIMILARITY, _MIN_SHARE_OF_BEST, limit, numbers)
+        # A new document without a vector is neither like the query nor unlike it.
+        unknown = [_MIN_SIMILARITY] * len(queries)
+        return {
+            number: [
+                similarity + _WORDS_WEIGHT * scores.get(number, 0.0)
+                for similarity, scores in zip(similar.get(number, unknown), by_words, strict=True)
+            ]
+            for number in numbers | similar.keys()
+        }
+
+    def _join(self, by_query: Mapping[int, Sequence[float]]) -> dict[int, float]:
+        """Return one score for each document: what fits one job very well is as good as what fits all a little.
+
+        The scores for a job that fits no document well count more, by the root of its best score: each job has its
+        place among the first.
+        """
+        highest = [max(column) for column in zip(*by_query.values(), strict=True)]
+        factors = [sqrt(highest[0] / value) if value > 0 else 0.0 for value in highest]
+        scores: dict[int, float] = {}
+        for number, values in by_query.items():
+            weights = [value * factor for value, factor in zip(values, factors, strict=True)]
+            scores[number] = (max(weights) + sum(weights) / len(weights)) / 2
+        best: dict[Tool, float] = {}
+        for number, score in scores.items():
+            tool = self._postings[number].tool
+            best[tool] = max(score, best.get(tool, 0.0))
+        return {
+            number: (score + _BEST_ACTION_WEIGHT * best[self._postings[number].tool]) / (1 + _BEST_ACTION_WEIGHT)
+            for number, score in scores.items()
+        }
 
     def _find_tools_meeting(self, requirement: str) -> dict[Tool, float]:
         query = self._postings.weigh(_query_terms(requirement))
@@ -247,6 +308,20 @@ class SearchIndex:
             if matched >= total * _MIN_MATCHED_WEIGHT:
                 best.setdefault(document.tool, scores[document.number])
         return best
+
+
+def _place_best_of_each(
+    documents: Sequence[ActionDocument], by_query: Mapping[int, Sequence[float]], count: int
+) -> list[ActionDocument]:
+    """Return the documents in their order, but with the best one for each job among the first."""
+    if count == 1 or not documents:
+        return list(documents)
+    nothing = [0.0] * count
+    best = {max(documents, key=lambda each: by_query.get(each.number, nothing)[job]) for job in range(1, count)}
+    is_one_tool = count > 3 and len({document.tool for document in documents[:_FIRST_OF_ONE_TOOL]}) == 1
+    free = max(0, (_FIRST_OF_ONE_TOOL if is_one_tool else _FIRST) - len(best))
+    first = best.union([document for document in documents if document not in best][:free])
+    return sorted(documents, key=lambda document: document not in first)
 
 
 def _query_terms(query: str) -> list[str]:
@@ -342,7 +417,7 @@ class RegistryIndex:
         self._index = SearchIndex()
         self._snapshot: RegistrySnapshot | None = None
         self._lock = threading.Lock()
-        self._queries: OrderedDict[str, Vector] = OrderedDict()
+        self._queries: OrderedDict[str, dict[str, Vector]] = OrderedDict()
         self._encoding: asyncio.Task[None] | None = None
         self._encoder_failed = False
 
@@ -350,13 +425,13 @@ class RegistryIndex:
         """See `SearchIndex.search`; hidden actions are left out."""
         with self._lock:
             index, visible = self._update_index(is_visible)
-            return index.search(text, limit, vector=self._queries.get(text), is_visible=visible)
+            return index.search(text, limit, vectors=self._queries.get(text), is_visible=visible)
 
     def search_actions(self, text: str, limit: int = 10, *, is_visible: IsVisible | None = None) -> list[ActionHit]:
         """See `SearchIndex.search_actions`; hidden actions are left out."""
         with self._lock:
             index, visible = self._update_index(is_visible)
-            return index.search_actions(text, limit, vector=self._queries.get(text), is_visible=visible)
+            return index.search_actions(text, limit, vectors=self._queries.get(text), is_visible=visible)
 
     def search_by_tags(self, tags: Sequence[str]) -> list[Tool]:
         with self._lock:
@@ -413,11 +488,17 @@ class RegistryIndex:
             if await asyncio.to_thread(self._list_documents_to_encode):
                 await asyncio.wait({self._start_encoding()}, timeout=PREPARATION_TIMEOUT)
             if text not in self._queries:
-                self._queries[text] = await asyncio.to_thread(lambda: shared_encoder().encode_query(text))
+                self._queries[text] = await asyncio.to_thread(self._encode_query, text)
                 if len(self._queries) > _MAX_QUERIES:
                     self._queries.popitem(last=False)
         except Exception as error:  # a broken installation; words still work
             self._report_encoder_failure(error)
+
+    def _encode_query(self, text: str) -> dict[str, Vector]:
+        """Return the vectors of a text and of its jobs."""
+        with self._lock:
+            texts = self._update_index(None)[0].list_queries(text)
+        return dict(zip(texts, shared_encoder().encode_queries(texts), strict=True))
 
     async def aclose(self) -> None:
         """Stop encoding. What is encoded already is in the storage."""

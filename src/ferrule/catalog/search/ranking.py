@@ -11,18 +11,22 @@ change when other tools are added or removed, and are computed once.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest, nsmallest
-from itertools import islice
 from math import log
 
-from ferrule.catalog.search.terms import extract_index_terms, remove_case_and_punctuation, similar_terms
+from ferrule.catalog.search.terms import extract_index_terms, extract_terms, remove_case_and_punctuation, similar_terms
 from ferrule.core.json_schema import properties_of, read_list_keyword
 from ferrule.core.spec import Tool, ToolCapability
 from ferrule.texts.language import begins_with_cjk
 
 _SATURATION = 1.2
+_MAX_BEGINNING = 60
+"""Characters in which the first term of a description is looked for."""
+_MIN_BEGINNINGS = 2
+"""Of so many documents, at least, the name or the description begins with a verb."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,8 @@ class ActionDocument:
     """A query that is exactly one of these finds this document first."""
     weights: dict[str, float]
     """The weight of each term, from 0 to 1."""
+    first_terms: frozenset[str]
+    """The terms that the name and the description of the action begin with; most are verbs."""
 
 
 def make_documents(tool: Tool, numbers: Iterator[int]) -> list[ActionDocument]:
@@ -73,6 +79,8 @@ def _make_document(number: int, tool: Tool, capability: ToolCapability | None, p
     names = {spec.tool_id, spec.name}
     if capability is not None and len(spec.capabilities) > 1:
         names |= {capability.name, f"{spec.tool_id}{capability.name}"}
+    action, description = (capability.name, capability.description) if capability else (spec.name, "")
+    beginnings = (action, (description or spec.description)[:_MAX_BEGINNING])
     return ActionDocument(
         number=number,
         tool=tool,
@@ -80,6 +88,7 @@ def _make_document(number: int, tool: Tool, capability: ToolCapability | None, p
         order=f"{tool.priority} {tool.id}\0{tool.source}\0{position:06}",
         names=frozenset(map(remove_case_and_punctuation, names)),
         weights=_weigh_terms(_document_fields(tool, capability)),
+        first_terms=frozenset(term for text in beginnings for term in extract_terms(text)[:1]),
     )
 
 
@@ -145,12 +154,16 @@ class TermIndex:
         self._lists: dict[str, dict[int, float]] = {}
         self._best: dict[str, list[int]] = {}
         self._vocabulary: list[str] | None = None
+        self._first_terms: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._documents)
 
     def __iter__(self) -> Iterator[ActionDocument]:
         return iter(self._documents.values())
+
+    def __getitem__(self, number: int) -> ActionDocument:
+        return self._documents[number]
 
     def __contains__(self, number: object) -> bool:
         return number in self._documents
@@ -164,6 +177,7 @@ class TermIndex:
             else:
                 entries[number] = weight
         self._documents[number] = document
+        self._first_terms.update(document.first_terms)
         self._clear_caches()
 
     def remove(self, document: ActionDocument) -> None:
@@ -173,7 +187,12 @@ class TermIndex:
             if not entries:
                 del self._lists[term]
         del self._documents[document.number]
+        self._first_terms.subtract(document.first_terms)
         self._clear_caches()
+
+    def begins_action(self, term: str) -> bool:
+        """Return whether the names or descriptions of several actions begin with a term."""
+        return self._first_terms[term] >= _MIN_BEGINNINGS
 
     def weigh(self, terms: list[str], translations: Iterable[str] = ()) -> dict[str, float]:
         """Weigh the terms of a query: rare ones count more, unknown ones are replaced by similar ones.
@@ -227,9 +246,10 @@ class TermIndex:
         # A document gains at most `gain` by the common terms, so one that stays below the lowest result is dropped,
         # and documents with only common terms can matter only if `gain` reaches the lowest result.
         gain = sum(common.values())
-        ranked = sorted(scores.values(), reverse=True)
-        lowest = ranked[limit - 1] if len(ranked) >= limit else 0.0
-        candidates = _select_best(scores, ranked, max(_MAX_CANDIDATES, limit), lowest - gain)
+        ranked = sorted(scores, key=scores.__getitem__, reverse=True)
+        lowest = scores[ranked[limit - 1]] if len(ranked) >= limit else 0.0
+        best = ranked[: max(_MAX_CANDIDATES, limit)]
+        candidates = {number: scores[number] for number in best if scores[number] >= lowest - gain}
         if gain >= lowest:
             for term in common:
                 for number in self._best_documents_for(term, max(_BEST_OF_COMMON_TERM, limit)):
@@ -267,14 +287,3 @@ class TermIndex:
         self._vocabulary = None
         if self._best:
             self._best = {}
-
-
-def _select_best(scores: dict[int, float], ranked: list[float], limit: int, min_score: float) -> dict[int, float]:
-    """Return the best `limit` scores that are not below `min_score`; of equal ones at the edge, the first."""
-    if len(ranked) <= limit:
-        return {number: score for number, score in scores.items() if score >= min_score}
-    edge = max(min_score, ranked[limit - 1])
-    best = {number: score for number, score in scores.items() if score > edge}
-    at_edge = ((number, score) for number, score in scores.items() if score == edge)
-    best.update(islice(at_edge, limit - len(best)))
-    return best

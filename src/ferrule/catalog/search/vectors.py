@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from zlib import crc32
 
 from ferrule.catalog.search.ranking import ActionDocument
@@ -89,13 +89,11 @@ class SentenceEncoder:
         names, sentences, names_and_descriptions = vectors[0::3], vectors[1::3], vectors[2::3]
         return _normalize(names_and_descriptions + NAME_WEIGHT * names + SENTENCE_WEIGHT * sentences)
 
-    def encode_query(self, text: str) -> Vector:
-        """Return the vector of a question: of its words, and of its words without values that do not name the job."""
-        text = single_line(text[:_MAX_QUERY])
-        general = replace_values_with_kinds(text)
-        vectors = self._encode([text, general] if general and general != text else [text])
-        (vector,) = _normalize(vectors.sum(axis=0, keepdims=True))
-        return cast("Vector", vector)
+    def encode_queries(self, texts: Sequence[str]) -> Vector:
+        """Return a row for each text: of its words, and of its words without values that do not name the job."""
+        texts = [single_line(text[:_MAX_QUERY]) for text in texts]
+        vectors = self._encode([*texts, *(replace_values_with_kinds(text) or text for text in texts)])
+        return _normalize(vectors[: len(texts)] + vectors[len(texts) :])
 
     def _encode(self, texts: Sequence[str]) -> Vector:
         with self._lock:
@@ -197,25 +195,30 @@ class VectorTable:
             self._numbers[row] = -1
 
     def compare(
-        self, query: Vector, min_similarity: float, min_share: float, others: Collection[int]
-    ) -> dict[int, float]:
-        """Return the similarities to the query, from -1 to 1, that reach a minimum, and those of `others`.
+        self, queries: Sequence[Vector], min_similarity: float, min_share: float, limit: int, others: Collection[int]
+    ) -> dict[int, list[float]]:
+        """Return the similarities to each of the `queries`, from -1 to 1, where one reaches a minimum; and of `others`.
 
-        The minimum is a number, or this share of the highest similarity, whichever is more.
+        The minimum is a number, or this share of the highest similarity to the query, whichever is more. For each
+        query only the `limit` most similar are returned.
         """
         import numpy as np
 
         end = len(self._rows) + len(self._free)
         if not end:
             return {}
-        similarities = np.einsum("ij,j->i", self._matrix[:end], query)  # unlike `@`, in this thread alone
-        similarities[self._numbers[:end] < 0] = -1
-        rows = np.flatnonzero(similarities >= max(min_similarity, min_share * similarities.max()))
-        result: dict[int, float] = dict(zip(self._numbers[rows].tolist(), similarities[rows].tolist(), strict=True))
-        for number in others:
-            if number not in result and (row := self._rows.get(number)) is not None:
-                result[number] = float(similarities[row])
-        return result
+        # Unlike `@`, einsum computes in this thread alone.
+        similarities = np.stack([np.einsum("ij,j->i", self._matrix[:end], query) for query in queries])
+        similarities[:, self._numbers[:end] < 0] = -1
+        rows = {self._rows[number] for number in others if number in self._rows}
+        for values in similarities:
+            close = np.flatnonzero(values >= max(min_similarity, min_share * values.max()))
+            if len(close) > limit:
+                close = close[np.argpartition(-values[close], limit)[:limit]]
+            rows.update(close.tolist())
+        positions = sorted(rows)
+        result: list[list[float]] = similarities[:, positions].T.tolist()
+        return dict(zip(self._numbers[positions].tolist(), result, strict=True))
 
     def _double_capacity(self) -> None:
         import numpy as np
