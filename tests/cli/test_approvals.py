@@ -124,6 +124,20 @@ def test_the_policy_is_explained(project: Path):
     assert "It depends on the arguments" in open_question.stdout
 
 
+def test_what_a_run_is_asked_about_is_explained(project: Path):
+    (project / "tools" / "mail.py").write_text(
+        "from ferrule import tool\n\n"
+        "@tool\ndef send_note(recipient: str, text: str) -> str:\n"
+        '    """Send a note."""\n    return recipient\n'
+    )
+    explained = ferrule("policy", "explain", "send_note", cwd=project)
+    sentence = "In a run that has read text from outside, it asks a person if recipient has a value"
+    assert explained.returncode == 0 and sentence in explained.stdout, explained.stdout
+    shown = ferrule("tools", "show", "send_note", cwd=project).stdout
+    assert "recipient: target, because its name says 'recipient'" in shown
+    assert "text: content, because its name says 'text'" in shown
+
+
 def test_rules_that_match_no_tool_are_reported(project: Path):
     assert "every rule matches a tool" in ferrule("doctor", cwd=project).stdout
     path = project / "ferrule.toml"

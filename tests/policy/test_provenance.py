@@ -215,6 +215,13 @@ async def test_a_url_to_read_that_may_send_data_out_is_asked_about(url):
     assert answer.state is AgentState.WAITING
 
 
+@pytest.mark.parametrize("text", ["a" * 1_000_000, "a." * 500_000, "com." * 250_000, "a@" * 500_000, "a@b." * 250_000])
+async def test_long_texts_that_look_like_addresses_are_read_in_one_pass(text):
+    mail = call("send_email", to=["ann@corp.example"], subject="Hi", body=text)
+    answer, _ = await run("Mail ann@corp.example", READ, mail)
+    assert answer.state in (AgentState.FINISHED, AgentState.WAITING)
+
+
 async def test_a_call_without_a_target_needs_a_name_or_a_setting_that_the_user_wrote():
     calls: list[str] = []
 

@@ -33,10 +33,13 @@ _START: Final = rf"(?<![{_LETTER}])(?<![{_LETTER}][.:/@%+,-])"
 _END: Final = rf"(?![{_LETTER}]|[.:/@%+,-][{_LETTER}])"
 _ADDRESS_START: Final = rf"(?<![{_LETTER}.+%@/-])"
 _ADDRESS_END: Final = rf"(?![{_LETTER}@-]|\.[{_LETTER}])"
-_EMAIL: Final = re.compile(r"[^\s@<>,;:\"'()\[\]{}/]+@[^\s@<>,;:\"'()\[\]{}/]+\.[^\s@<>,;:\"'()\[\]{}./!?，。]+")
+_EMAIL: Final = re.compile(
+    r"[^\s@<>,;:\"'()\[\]{}/]{1,64}@[^\s@<>,;:\"'()\[\]{}/]{1,190}\.[^\s@<>,;:\"'()\[\]{}./!?，。]{1,63}"
+)
+"""The numbers keep the search linear in texts that anybody may have written."""
 _LINK: Final = re.compile(
     r"\b[a-z][a-z0-9+.-]{1,20}://[^\s<>\"'`|\\^{}]+|\bwww\.[^\s<>\"'`]+"
-    r"|(?<![\w@.-])(?:[a-z0-9-]+\.)+(?:com|net|org|io|co|cn|ru|info|biz|xyz|top|app|dev|me|site|online|shop|link|click)"
+    r"|(?<![\w@.-])(?:[a-z0-9-]{1,63}\.){1,127}(?:com|net|org|io|co|cn|ru|info|biz|xyz|top|app|dev|me|site|online|shop|link|click)"
     r"(?![\w.-]*\w)(?:/[^\s<>\"'`]*)?",
     re.I,
 )
@@ -128,15 +131,31 @@ class UntrustedArguments(dict[str, Any]):
 
 @dataclass(slots=True)
 class _Result:
-    """What a tool returned, and how people are told about it."""
+    """What a tool returned. What is said about it is made when somebody asks."""
 
-    label: str
-    toolset: Hashable
     output: Any
-    is_structured: bool
-    words: tuple[str, ...] = ()
-    """Of the name of the tool."""
+    number: int
+    action: tuple[Tool, ToolCapability] | None = None
+    source: str = ""
+    """Where it comes from, if it is no result of an action."""
     text: str | None = None
+
+    @property
+    def label(self) -> str:
+        if self.action is None:
+            return self.source
+        tool, capability = self.action
+        return _describe_result(tool.spec.model_name(capability), self.number, self.output)
+
+    @property
+    def is_structured(self) -> bool:
+        """Return whether the values in its fields may be ids."""
+        if self.action is None or not isinstance(self.output, dict) or self.output.get("untrusted"):
+            return False
+        if self.output.keys() == {"result"} and isinstance(self.output["result"], str):
+            tool, capability = self.action
+            return not only_reads(tool.spec, capability)  # the id of what was made
+        return True
 
     def read_text(self) -> str:
         if self.text is None:
@@ -172,7 +191,8 @@ class RunOrigins:
 
     def add_untrusted(self, text: Any, label: str) -> None:
         """Add what was said in an earlier conversation, or what a stored step of the run returned."""
-        self._add(_Result(label, None, text, is_structured=False))
+        self._results.append(_Result(text, len(self._results) + 1, source=label))
+        self.has_untrusted = True
 
     def add_result(self, tool: Tool, capability: ToolCapability, arguments: Any, result: ToolExecutionResult) -> None:
         """Add what a call returned. The instructions of a skill are the user's files, and neither kind of text."""
@@ -191,7 +211,9 @@ class RunOrigins:
         if is_trusted and (not self.has_untrusted or self._are_trusted(arguments)):
             self.add_trusted(as_text(output))
             return
-        self._add_output(tool, capability, output, has_parts=bool(result.content))
+        if result.content or _has_text(output):  # numbers and booleans give no instructions
+            self._results.append(_Result(output, len(self._results) + 1, (tool, capability)))
+            self.has_untrusted = True
 
     def add_conversation(self, messages: Iterable[Message]) -> None:
         """Add the messages before the model's first reply: what the user has written, and what models have answered."""
@@ -212,31 +234,14 @@ class RunOrigins:
         if is_trusted and (not self.has_untrusted or self._are_trusted(arguments)):
             self.add_trusted(as_text(output))
         else:
-            self.add_untrusted(output, self._label(name, None))
-
-    def _add_output(self, tool: Tool, capability: ToolCapability, output: Any, *, has_parts: bool) -> None:
-        if not has_parts and not _has_text(output):  # numbers and booleans give no instructions
-            return
-        is_structured = isinstance(output, dict) and not output.get("untrusted")
-        if is_structured and output.keys() == {"result"} and isinstance(output["result"], str):
-            is_structured = not only_reads(tool.spec, capability)  # the id of what was made
-        label = self._label(tool.spec.model_name(capability), output)
-        self._add(_Result(label, _toolset_of(tool), output, is_structured, words=_words_of(tool, capability)))
-
-    def _add(self, result: _Result) -> None:
-        self._results.append(result)
-        self.has_untrusted = True
-
-    def _label(self, name: str, output: Any) -> str:
-        step = f"{name} in step {len(self._results) + 1}"
-        url = output.get("url") if isinstance(output, dict) else None
-        host = _split_url(url).hostname if isinstance(url, str) and "://" in url else None
-        return f"from the page {host}, read by {step}" if host else f"from the result of {step}"
+            self.add_untrusted(output, _describe_result(name, len(self._results) + 1, None))
 
     def _is_trusted_output(self, tool: Tool, capability: ToolCapability) -> bool:
         spec = tool.spec
         if spec.effects_of(capability).trusted_output:
             return True
+        if not self.rules.trusted_output:
+            return False
         names = (spec.tool_id, spec.model_name(capability))
         return any(fnmatchcase(name, pattern) for pattern in self.rules.trusted_output for name in names)
 
@@ -415,9 +420,9 @@ class RunOrigins:
         the tool, that the id comes from.
         """
         for result in self._results[self._indexed :]:
-            if result.is_structured:
-                ids = self._ids.setdefault(result.toolset, {})
-                for value, words in _find_ids(result.output, frozenset(result.words)):
+            if result.action is not None and result.is_structured:
+                ids = self._ids.setdefault(_toolset_of(result.action[0]), {})
+                for value, words in _find_ids(result.output, frozenset(_words_of(*result.action))):
                     ids.setdefault(value, set()).update(words)
         self._indexed = len(self._results)
         ids_of_toolset = self._ids.get(toolset, {})
@@ -473,6 +478,14 @@ class RunOrigins:
         if spaced:  # another group of digits belongs to the account
             start, end = rf"{start}(?<!\d[ -])", rf"{end}(?![ -]?\d)"
         return re.search(f"{start}{'[ -]?'.join(letters)}{end}", text) is not None
+
+
+def _describe_result(name: str, number: int, output: Any) -> str:
+    """Return where a result comes from, as a person reads it."""
+    url = output.get("url") if isinstance(output, dict) else None
+    host = _split_url(url).hostname if isinstance(url, str) and "://" in url else None
+    step = f"{name} in step {number}"
+    return f"from the page {host}, read by {step}" if host else f"from the result of {step}"
 
 
 @dataclass(frozen=True, slots=True)
