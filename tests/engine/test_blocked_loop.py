@@ -56,12 +56,12 @@ async def test_a_call_that_blocks_beyond_its_timeout_says_that_it_could_not_be_s
     assert not result.is_success and result.error_type == "timeout" and result.error is not None
     assert result.error.startswith(
         f"Tool {function.__name__!r} did not finish within 0.1 s. It could not be stopped, because its code blocked "
-        "the event loop for 0."
+        "the event loop for 1."
     )
     assert "what it did has taken effect" in result.error
     assert result.metadata["blocked_loop_seconds"] >= SECONDS
     [warning] = [record.getMessage() for record in caplog.records if "blocked the event loop" in record.getMessage()]
-    assert warning.startswith(f"tool=<{function.__name__}>, call=<{result.call_id}>, seconds=<0.")
+    assert warning.startswith(f"tool=<{function.__name__}>, call=<{result.call_id}>, seconds=<1.")
 
 
 async def test_a_call_that_blocks_within_its_timeout_succeeds_and_says_for_how_long():

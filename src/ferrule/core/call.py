@@ -192,7 +192,7 @@ class Invocation:
 class ToolExecutor(Protocol):
     """How a kind of tool is run. What `execute` returns is the tool's result; what it raises, the failure.
 
-    An executor may have four more methods, for what its kind of tool needs and others do not:
+    An executor may have four more methods and an attribute, for what its kind of tool needs and others do not:
 
     - `prepare(tool, capability)`: return an awaitable of the tool to call instead, or None to call this one at once.
       Runs before the policy decides about the call.
@@ -200,6 +200,7 @@ class ToolExecutor(Protocol):
       validation to the tool then gets the tool's own words for what is wrong.
     - `unwrap(output)`: return the result that an `Output` reports, or raise the failure that it reports.
     - `ping(tool)`: return the seconds that the tool's server takes to answer.
+    - `runs_code_of_users = True`: code that its author can change. A call of it that blocks the event loop is logged.
     """
 
     async def execute(self, invocation: Invocation, /) -> Any: ...

@@ -31,8 +31,11 @@ logger = logging.getLogger("ferrule.engine")
 MAX_ABANDONED_TASKS = 20
 """Tasks of one tool that may run on after it was abandoned; then its calls are rejected until some of them end."""
 
-MAX_STEP = 0.25
-"""Seconds that a tool may use the event loop without waiting for anything. Beyond it the tool blocks the loop."""
+MAX_STEP = 1.0
+"""Seconds that a tool may use the event loop without waiting for anything. Beyond it the tool blocks the loop.
+
+On a busy machine a tool may wait for the processor for a good part of a second.
+"""
 
 
 class Deadline:

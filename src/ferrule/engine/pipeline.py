@@ -403,7 +403,8 @@ class CallPipeline:
                 deadline.end()
                 if deadline.blocked:
                     call.add_metadata(blocked_loop_seconds=round(deadline.blocked, 3))
-                    self._log.log_blocked_loop(call, deadline.blocked)
+                    if getattr(executor, "runs_code_of_users", False):
+                        self._log.log_blocked_loop(call, deadline.blocked)
                 del self.running[call.call_id]
                 try:  # noqa: SIM105 (`suppress` would cost as much as all of this block)
                     Invocation.current.reset(token)

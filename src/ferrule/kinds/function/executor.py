@@ -48,6 +48,7 @@ class FunctionExecutor:
     """Runs tools that are Python functions."""
 
     unwrap = staticmethod(unwrap_reported_result)
+    runs_code_of_users = True
 
     def __init__(self, pool: WorkerPool, threads: FunctionThreads | None = None) -> None:
         self._pool = pool
