@@ -36,7 +36,7 @@ MAX_LINES = {
     "process": 2_750,
     "http": 850,
     "kinds": 12_650,
-    "policy": 1_900,
+    "policy": 1_950,
     "engine": 2_900,
     "memory": 2_350,
     "hub": 1_450,

@@ -130,6 +130,8 @@ def test_what_a_run_is_asked_about_is_explained(project: Path):
         "@tool\ndef send_note(recipient: str, text: str) -> str:\n"
         '    """Send a note."""\n    return recipient\n'
     )
+    path = project / "ferrule.toml"
+    path.write_text(f'{path.read_text()}\n[policy]\nuntrusted_targets = "ask"\n')
     explained = ferrule("policy", "explain", "send_note", cwd=project)
     sentence = "In a run that has read text from outside, it asks a person if recipient has a value"
     assert explained.returncode == 0 and sentence in explained.stdout, explained.stdout

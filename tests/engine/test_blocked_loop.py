@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ferrule import ToolEngine, ToolExecutionContext, tool
+from ferrule import ToolEngine, ToolEngineEventType, ToolExecutionContext, report_progress, tool
 from ferrule.engine.deadline import MAX_STEP
 
 SECONDS = MAX_STEP + 0.05
@@ -48,7 +48,7 @@ async def call_block(context: ToolExecutionContext) -> str:
     return str(result.metadata["blocked_loop_seconds"])
 
 
-@pytest.mark.parametrize("function", [block, block_and_fail, block_inline])
+@pytest.mark.parametrize("function", [block, block_inline])
 async def test_a_call_that_blocks_beyond_its_timeout_says_that_it_could_not_be_stopped(function: Any, caplog):
     async with ToolEngine() as engine:
         engine.register(function)
@@ -62,6 +62,31 @@ async def test_a_call_that_blocks_beyond_its_timeout_says_that_it_could_not_be_s
     assert result.metadata["blocked_loop_seconds"] >= SECONDS
     [warning] = [record.getMessage() for record in caplog.records if "blocked the event loop" in record.getMessage()]
     assert warning.startswith(f"tool=<{function.__name__}>, call=<{result.call_id}>, seconds=<1.")
+
+
+async def test_a_failure_after_the_timeout_stays_what_the_tool_says():
+    async with ToolEngine() as engine:
+        engine.register(block_and_fail)
+        result = await engine.execute("block_and_fail", timeout=0.1)
+    assert (result.error_type, result.error) == ("execution_error", "ValueError: broken")
+    assert result.metadata["blocked_loop_seconds"] >= SECONDS
+
+
+async def test_a_tool_is_not_blamed_for_who_listens_to_its_progress():
+    @tool
+    async def report() -> str:
+        """Report progress."""
+        report_progress(0.5)
+        return "done"
+
+    def listen(_: Any) -> None:
+        time.sleep(SECONDS)  # a slow subscriber
+
+    async with ToolEngine() as engine:
+        engine.register(report)
+        engine.subscribe(listen, {ToolEngineEventType.EXECUTION_PROGRESS})
+        result = await engine.execute("report", timeout=1)
+    assert result.is_success and "blocked_loop_seconds" not in result.metadata, result.error
 
 
 async def test_a_call_that_blocks_within_its_timeout_succeeds_and_says_for_how_long():

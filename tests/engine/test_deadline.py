@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from ferrule import ToolEngine, ToolEngineConfig
+from ferrule import Agent, RunLimits, ToolEngine, ToolEngineConfig, UnifiedToolLibrary
 from ferrule.core.call import Invocation, Progress, ToolExecutionResult
 from ferrule.core.content import Output
 from ferrule.core.spec import Limits, Tool, ToolCapability, ToolSpec
 from ferrule.engine.deadline import Deadline, Deadlines
+from ferrule.testing import ScriptedModel
 from tests.support.virtual_time import in_virtual_time, virtual_time
 
 anyio_backend = virtual_time
@@ -120,6 +121,19 @@ async def test_reports_of_progress_restart_the_timeout():
     executor = Reporter(50)
     result, seconds = await call_reporter(executor)
     assert result.is_success and seconds == 500
+
+
+@in_virtual_time
+async def test_the_time_limit_of_a_run_does_not_keep_progress_from_restarting_the_timeout():
+    spec = ToolSpec(tool_id="work", description="Work.", limits=Limits(timeout=30, max_timeout=600))
+    spec = replace(spec, capabilities=[ToolCapability(name="work", description="Work.")])
+    config = ToolEngineConfig(builtin_tools=False, tools_directory="no-such-folder")
+    async with UnifiedToolLibrary(engine=ToolEngine(config)) as library:
+        library.engine.register_executor("reporter", Reporter(50))
+        library.engine.registry.add(Tool(spec=spec, handler="reporter", target=None, source="tools", origin="here"))
+        model = ScriptedModel([{"name": "work", "arguments": {}}, "done"])
+        answer = await Agent(library, model, limits=RunLimits(seconds=3_600)).run("Work")
+    assert [step.success for step in answer.steps] == [True], answer.steps
 
 
 @in_virtual_time

@@ -29,6 +29,7 @@ from ferrule.policy.budgets import Budget
 from ferrule.testing import ScriptedModel
 from ferrule.workflow import GraphWorkflow, SimpleWorkflow
 from tests.agent.calls import call
+from tests.hub.recording_tools import make_tool
 from tests.support.virtual_time import in_virtual_time, loop_time
 from tests.workflow.plans import plan, step
 
@@ -482,3 +483,31 @@ async def test_what_an_interrupted_run_has_used_is_known_when_it_continues(runs,
         assert (run.state, run.usage.requests, run.costs.models) == (AgentState.RUNNING, 1, 1.0)
         done = await runs.open(library, PaidModel(["Done."])).resume("r")
         assert done.usage.requests == done.model_cost == (1 if runs.is_plan else 2)  # one step is the answer itself
+
+
+@pytest.mark.parametrize("is_approved", [True, False])
+async def test_a_decision_about_the_second_tool_of_a_name_counts_after_the_first_has_failed(runs, url, is_approved):
+    used: list[str] = []
+
+    async def look_up(city: str) -> str:
+        raise ValueError("the first is broken")
+
+    async def look_up_again(city: str, context: ToolExecutionContext) -> str:
+        if not context.is_approved:
+            raise NeedsApproval("It costs money.")
+        used.append(city)
+        return f"{city} found"
+
+    async def open_and(act: Callable[[Any], Any], script: list[Any]) -> Any:
+        async with UnifiedToolLibrary(store=url) as library:
+            library.engine.registry.add(make_tool(look_up, name="look_up", read_only=True))
+            library.engine.registry.add(make_tool(look_up_again, name="look_up", source="mcps", read_only=True))
+            return await act(runs.open(library, script))
+
+    waiting = await open_and(
+        lambda agent: agent.run("Find Rome", run_id="r"), runs.script(call("look_up", city="Rome"))
+    )
+    assert waiting.state.value == "waiting" and not used
+    done = await open_and(lambda agent: agent.resume("r", approvals=is_approved), runs.ending)
+    assert used == (["Rome"] if is_approved else [])
+    assert [step.success for step in done.steps] == [is_approved]

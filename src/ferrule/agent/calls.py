@@ -38,6 +38,7 @@ from ferrule.errors import (
     CANCELLED,
     KNOWN_FAILURE,
     PERMISSION_DENIED,
+    REJECTED,
     TIMEOUT,
     VALIDATION_ERROR,
     SetupError,
@@ -155,7 +156,7 @@ class RunCalls:
             model=model,
             priority=0 if budget is None else budget.limits.priority,
             deps=deps,
-            origins=self.origins,
+            origins=self.origins if self.origins.rules.are_used else None,
         )
         self._results: list[ToolExecutionResult] = []
         self._records: dict[str, ToolCallRecord] | None = None
@@ -186,10 +187,11 @@ class RunCalls:
         # An approval for another tool is for a call that this one makes.
         covers_call = approval is not None and approval.state == "approved" and approval.tool_id == call.tool_id
         approval_id = approval.approval_id if approval is not None and covers_call else None
-        seconds = timeout = None if self._budget is None else self._budget.seconds_left
-        if seconds is not None:  # no call outlasts the run; otherwise the tool's own timeout holds
+        seconds = None if self._budget is None else self._budget.seconds_left
+        timeout = None
+        if seconds is not None:  # no call outlasts the run; otherwise the tool's own timeout holds, with its extensions
             own = None if call.target is None else call.target[0].spec.limits_of(call.target[1]).timeout
-            timeout = min(seconds, own or self.engine.config.default_timeout)
+            timeout = seconds if seconds < (own or self.engine.config.default_timeout) else None
         context = self.context(call.call.id, approval_id=approval_id, timeout=timeout)
         try:
             async with asyncio.timeout(None if seconds is None else seconds + _SECONDS_TO_END):
@@ -263,16 +265,27 @@ class RunCalls:
         self._records = {str(record.metadata.get("tool_call_id")): record for record in records}
 
     def was_made(self, call_id: str) -> bool:
-        """Return whether the call was made before the run was resumed."""
-        return self._records is not None and call_id in self._records
+        """Return whether the call was made before the run was resumed.
 
-    def find_result(self, call: RunCall) -> ToolExecutionResult | None:
-        """Return the result of a call that was made before the run was resumed; None if the call may be made."""
+        The failure of an earlier attempt, after which another one asked for approval, does not count.
+        """
+        record = None if self._records is None else self._records.get(call_id)
+        return record is not None and (record.status != "failed" or "approval_id" in record.metadata)
+
+    def find_result(self, call: RunCall, approval: ApprovalRequest | None = None) -> ToolExecutionResult | None:
+        """Return the result of a call that was made before the run was resumed; None if the call may be made.
+
+        `approval` is a request that a person has decided: a failure before that request is not the result.
+        """
         if not self._records or call.tool_id in CONTROL_TOOLS:
             return None
         record = self._records.pop(call.call.id, None)
         if record is None:
             return None
+        if record.status == "failed":
+            is_earlier = approval is not None and record.metadata.get("approval_id") != approval.approval_id
+            if is_earlier or record.error_type == REJECTED:  # a rejected call never ran
+                return None
         is_interrupted = record.status in INTERRUPTED_STATUSES
         if is_interrupted and call.is_repeatable:
             return None

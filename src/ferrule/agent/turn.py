@@ -318,7 +318,7 @@ class ActiveRun:
             self._emit_start(resolved, edited)
         try:
             on_progress = None if self.listener is None else partial(self._emit_progress, resolved)
-            result = self.calls.find_result(resolved) or await self.calls.make(
+            result = self.calls.find_result(resolved, approval) or await self.calls.make(
                 resolved, approval, on_progress=on_progress
             )
         except NeedsPerson as needs:

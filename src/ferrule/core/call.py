@@ -155,9 +155,17 @@ class CallOrigins(Protocol):
     def has_untrusted(self) -> bool: ...
 
     def add_result(
-        self, tool: Tool, capability: ToolCapability, arguments: Any, result: ToolExecutionResult, /
+        self,
+        tool: Tool,
+        capability: ToolCapability,
+        arguments: Any,
+        result: ToolExecutionResult,
+        /,
+        *,
+        was_run: bool,
+        is_of_model: bool,
     ) -> None:
-        """Add what a call has returned."""
+        """Add what a call has returned; `is_of_model` is false for a call that a tool has made."""
 
     def decide(
         self, decision: Decision, tool: Tool, capability: ToolCapability, arguments: Mapping[str, Any], /

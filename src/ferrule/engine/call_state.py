@@ -380,6 +380,7 @@ class CallLog:
             return
         if call.deadline is not None:
             call.deadline.restart()
+        began = time.perf_counter()
         if call.on_progress is not None:
             try:
                 call.on_progress(progress)
@@ -394,6 +395,8 @@ class CallLog:
                     progress, message=redact(progress.message, secrets), data=redact(progress.data, secrets)
                 )
             self._emit(ToolEngineEventType.EXECUTION_PROGRESS, call, {"progress": progress, "action": call.action})
+        if call.deadline is not None:
+            call.deadline.exclude_callbacks(began)
 
     def record_end(self, call: RunningCall, result: ToolExecutionResult) -> None:
         """Record the end of a call, and give its result the recorded arguments."""

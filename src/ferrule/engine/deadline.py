@@ -36,6 +36,8 @@ MAX_STEP = 1.0
 
 On a busy machine a tool may wait for the processor for a good part of a second.
 """
+MIN_CALLBACK = 0.01
+"""Seconds of callbacks that are told apart from the work of the tool that they are called by."""
 
 
 class Deadline:
@@ -113,8 +115,6 @@ class Deadline:
         """Note that the call has ended, and take back the cancellations that the deadline sent."""
         self._has_ended = True
         self._deadlines.active.discard(self)
-        if self.blocked and not self.is_expired and self.remaining() <= 0:
-            self.is_expired = self.is_missed = True
         if self._stop_timer is not None:
             self._stop_timer.cancel()
         if self._cancellations:
@@ -178,6 +178,18 @@ class Deadline:
             "Ask for less in one call, or allow it more time.",
             **details,
         )
+
+    def note_success(self) -> None:
+        """Note that the tool has succeeded: if its time passed while the tool blocked the loop, this came too late."""
+        if self.blocked and not self.is_expired and self.remaining() <= 0:
+            self.is_expired = self.is_missed = True
+
+    def exclude_callbacks(self, began: float) -> None:
+        """Let the time since `began`, of callbacks that a report of the tool has called, not count as its own."""
+        if (seconds := perf_counter() - began) > MIN_CALLBACK:
+            self._deadlines.blocking_steps.append((began, seconds))
+            if not self._pauses:
+                self.when += seconds  # the timer of the earlier time finds that nothing is due
 
     def tasks_left(self) -> list[asyncio.Task[Any]]:
         """Return the tasks that still run and that the tool waited for when it was abandoned."""

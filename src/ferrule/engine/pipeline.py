@@ -149,7 +149,10 @@ class CallPipeline:
             # Before the record: the memory may add to the metadata.
             self._update_memory(call, call.context.memory, result)
         if origins is not None and call.prepared is not None and not call.principal.owns(call.prepared.tool):
-            origins.add_result(call.prepared.tool, call.prepared.capability, call.params, result)
+            tool, was_run, is_of_model = call.prepared.tool, call.deadline is not None, call.parent is None
+            origins.add_result(
+                tool, call.prepared.capability, call.params, result, was_run=was_run, is_of_model=is_of_model
+            )
         self._log.record_end(call, result)
         if self._events.has_subscribers:
             self._log.emit_end(call, result)
@@ -419,6 +422,7 @@ class CallPipeline:
             if cause is error:
                 raise
             raise cause from error
+        deadline.note_success()
         if deadline.is_cancelled_by_caller:
             raise asyncio.CancelledError
         if deadline.is_expired:

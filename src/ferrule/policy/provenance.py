@@ -25,7 +25,7 @@ from ferrule.core.content import as_text
 from ferrule.core.messages import Message, text_of_message
 from ferrule.core.permission import Decision
 from ferrule.core.spec import Tool, ToolCapability
-from ferrule.errors import EXECUTION_ERROR, SetupError
+from ferrule.errors import SetupError
 
 _LETTER: Final = r"0-9A-Za-z_\u00c0-\u024f\u0370-\u1fff"
 """Characters of words that are separated from other words; a Chinese word may stand next to any character."""
@@ -44,7 +44,7 @@ _LINK: Final = re.compile(
     re.I,
 )
 _OPAQUE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:#-]{0,99}")
-_PLAIN_SEGMENT: Final = re.compile(r"[^\W\d]{0,24}(?:[-_.()][^\W\d]{0,24}){0,8}")
+_PLAIN_SEGMENT: Final = re.compile(r"[^\W\d_]{0,24}(?:[-_.()][^\W\d_]{0,24}){0,8}")
 _PUBLIC_MAIL: Final = frozenset(
     "126.com 163.com aol.com foxmail.com gmail.com gmx.com gmx.de googlemail.com hotmail.com icloud.com live.com "
     "mail.com mail.ru me.com msn.com outlook.com pm.me proton.me protonmail.com qq.com sina.com web.de yahoo.com "
@@ -53,7 +53,7 @@ _PUBLIC_MAIL: Final = frozenset(
 """Domains under which anybody can get an address: they vouch for nobody."""
 _ID_WORDS: Final = frozenset("code guid id identifier key no number ref uuid 编号 标识 号码".split())
 _MEMBERS: Final = frozenset(
-    "assignee author channel contact creator from group handle login member name owner recipient room sender team user "
+    "assignee author channel creator from group handle login member name owner room team user "
     "username 用户 成员 频道".split()
 )
 """Words of fields with the names by which a server knows people and places of its own."""
@@ -71,12 +71,14 @@ UntrustedTargets: TypeAlias = Literal["ask", "deny", "allow"]
 class ProvenanceRules:
     """What a policy says about values from outside."""
 
-    untrusted_targets: UntrustedTargets = "ask"
+    untrusted_targets: UntrustedTargets = "allow"
     own_domains: tuple[str, ...] = ()
     trusted_output: tuple[str, ...] = ()
     """Tools whose results are trusted although they do not declare it: ids, names for models, or patterns."""
     parameter_roles: Mapping[str, Role] = field(default_factory=dict)
     """By `tool.parameter` or a pattern: `target` or `content`, for tools that do not declare it."""
+    has_origin_rules: bool = False
+    """Whether rules of the policy depend on the origin of targets."""
 
     def __post_init__(self) -> None:
         if self.untrusted_targets not in get_args(UntrustedTargets):
@@ -93,7 +95,14 @@ class ProvenanceRules:
         """Return the rules of a policy; a policy of the user's own may lack them. The second argument wins."""
         rules = getattr(policy, "provenance", None)
         rules = rules if isinstance(rules, ProvenanceRules) else cls()
+        if any(getattr(rule, "origin", "") for rule in getattr(policy, "rules", ())):
+            rules = replace(rules, has_origin_rules=True)
         return rules if untrusted_targets is None else replace(rules, untrusted_targets=untrusted_targets)
+
+    @property
+    def are_used(self) -> bool:
+        """Return whether anything depends on where the values of a run come from."""
+        return self.untrusted_targets != "allow" or self.has_origin_rules
 
     def explain(self, tool: Tool, capability: ToolCapability) -> str:
         """Return what happens to calls of an action in a run that has seen untrusted text, as a sentence."""
@@ -194,16 +203,29 @@ class RunOrigins:
         self._results.append(_Result(text, len(self._results) + 1, source=label))
         self.has_untrusted = True
 
-    def add_result(self, tool: Tool, capability: ToolCapability, arguments: Any, result: ToolExecutionResult) -> None:
-        """Add what a call returned. The instructions of a skill are the user's files, and neither kind of text."""
+    def add_result(
+        self,
+        tool: Tool,
+        capability: ToolCapability,
+        arguments: Any,
+        result: ToolExecutionResult,
+        *,
+        was_run: bool,
+        is_of_model: bool,
+    ) -> None:
+        """Add what a call returned. The instructions of a skill are the user's files, and neither kind of text.
+
+        A failed call counts if its tool `was_run`: its error may be the tool's own text. `is_of_model` is false for a
+        call that a tool has made, whose arguments may come from anywhere.
+        """
         if tool.source == "skills" and tool.spec.effects_of(capability).read_only:
             return
-        if not self.has_untrusted:  # nobody but the user has influenced what the model wrote until now
+        if is_of_model and not self.has_untrusted:  # nobody but the user has influenced what the model wrote until now
             for _, value in _leaves("", arguments):
-                self.add_trusted(str(value))
+                self.add_trusted(as_text(value))
         if result.is_success:
             output: Any = result.output
-        elif result.error_type == EXECUTION_ERROR:
+        elif was_run:
             output = result.error
         else:
             return
@@ -247,7 +269,7 @@ class RunOrigins:
 
     def _are_trusted(self, arguments: Any) -> bool:
         """Return whether all words of the arguments are in trusted texts, so that a result cannot repeat others."""
-        words = {word for _, value in _leaves("", arguments) for word in re.findall(r"\w+", str(value))}
+        words = {word for _, value in _leaves("", arguments) for word in re.findall(r"\w+", as_text(value))}
         return all(self._stands(word) for word in words)
 
     # The question
@@ -259,7 +281,7 @@ class RunOrigins:
         if not self.has_untrusted or _is_file_of_workspace(tool, capability):
             return None
         roles = self._roles.roles_of(tool.spec, capability)
-        is_reading = only_reads(tool.spec, capability) or _is_reading_request(arguments)
+        is_reading = only_reads(tool.spec, capability) or _is_reading_request(tool, arguments)
         if is_reading and not any(role.kind == "url" for role in roles.values()) and _are_plain(arguments):
             return None
         values = list(_find_values(arguments, roles))
@@ -274,7 +296,8 @@ class RunOrigins:
         for value in checked:
             if not is_allowed(value):
                 return self._explain(tool, capability, value.parameter, value.text)
-        if not is_reading and any(value.role.kind in ("address", "id", "name", "url") for value in checked):
+        leaves_machine = any(value.role.kind in ("address", "id", "name", "url") for value in checked)
+        if not is_reading and (leaves_machine or not checked):
             return self._find_untrusted_link(tool, capability, values)
         return None
 
@@ -344,7 +367,8 @@ class RunOrigins:
         text = value.text.strip()
         match value.role.kind:
             case "address":
-                if "@" not in text and self._is_known_id(text, toolset, _MEMBERS):
+                is_name = "@" not in text and sum(map(str.isdigit, text)) < _SHORT_NUMBER
+                if is_name and self._is_known_id(text, toolset, _MEMBERS):
                     return True
                 return all(map(self._is_address_named, _split_addresses(text)))
             case "url":
@@ -375,7 +399,8 @@ class RunOrigins:
         domain = domain.lower()
         if domain in self._own_domains:
             return True
-        return domain not in _PUBLIC_MAIL and self._stands(domain, start=rf"(?<![{_LETTER}.-])", end=_ADDRESS_END)
+        # A domain of which the user wrote only a page vouches for nobody: the page may be the attacker's.
+        return domain not in _PUBLIC_MAIL and self._stands(f"@{domain}", start="", end=_ADDRESS_END)
 
     def _is_url_named(self, url: str) -> bool:
         """Return whether a trusted text has the URL, or one that is the beginning of its path, or its host alone."""
@@ -511,19 +536,24 @@ def _find_values(arguments: Mapping[str, Any], roles: Mapping[str, ParameterRole
                 inferred = infer_role(key, {})
                 own = inferred if inferred.is_target or not role.is_target else role
                 own = content if role.is_target and not inferred.is_target and "name says" in inferred.reason else own
-            yield _Value(name, own, str(value), frozenset(_singular_words(key)) - _ID_WORDS)
+            yield _Value(name, own, as_text(value), frozenset(_singular_words(key)) - _ID_WORDS)
 
 
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the values inside a value, each with the name of the field that it is in."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _leaves(str(key), inner)
-    elif isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from _leaves(name, inner)
-    else:
-        yield name, value
+    """Yield the values inside a value, each with the name of the field that it is in.
+
+    A key that is no name, such as an address, is a value too.
+    """
+    pending = [(name, value)]
+    while pending:  # not recursive: arguments may be nested as deeply as recursion goes
+        name, value = pending.pop()
+        if isinstance(value, Mapping):
+            yield from ((name, str(key)) for key in value if not str(key).isidentifier())
+            pending += [(str(key), inner) for key, inner in reversed([*value.items()])]
+        elif isinstance(value, (list, tuple)):
+            pending += [(name, inner) for inner in reversed(value)]
+        else:
+            yield name, value
 
 
 def _find_ids(value: Any, words: frozenset[str], *, is_id: bool = False) -> Iterator[tuple[str, frozenset[str]]]:
@@ -571,8 +601,13 @@ def _is_plain_number(text: str) -> bool:
     return re.fullmatch(r"[\d\s.,:/+%TZ-]+", text) is not None
 
 
-def _is_reading_request(arguments: Mapping[str, Any]) -> bool:
-    return "url" in arguments and str(arguments.get("method", "")).upper() in _READING_METHODS
+def _is_reading_request(tool: Tool, arguments: Mapping[str, Any]) -> bool:
+    return (
+        tool.source == "builtin"
+        and tool.id == "http_request"
+        and "url" in arguments
+        and str(arguments.get("method", "")).upper() in _READING_METHODS
+    )
 
 
 def _is_file_of_workspace(tool: Tool, capability: ToolCapability) -> bool:
@@ -590,7 +625,7 @@ def _has_text(value: Any) -> bool:
     if isinstance(value, str):
         return bool(value)
     if isinstance(value, dict):
-        return any(map(_has_text, value.values()))
+        return any(_has_text(inner) or not str(key).isidentifier() for key, inner in value.items())
     return isinstance(value, (list, tuple)) and any(map(_has_text, value))
 
 

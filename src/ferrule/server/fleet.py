@@ -29,6 +29,7 @@ from ferrule.agent import AgentAnswer
 from ferrule.agent.run import RUN_PREFIX
 from ferrule.core.aio import cancel_all
 from ferrule.core.call import Progress, ToolExecutionResult
+from ferrule.core.content import encode_json
 from ferrule.core.events import ToolEngineEvent, ToolEngineEventType
 from ferrule.core.permission import Principal
 from ferrule.engine import ToolEngine
@@ -129,10 +130,12 @@ class PeerChannel:
 
 async def _post(worker: PeerRoute, messages: list[ChannelMessage]) -> None:
     """Let another worker act on messages; it has done so when this returns, unless it does not answer."""
-    transport, headers = httpx.AsyncHTTPTransport(uds=worker.socket), {"Authorization": f"Bearer {worker.secret}"}
+    transport = httpx.AsyncHTTPTransport(uds=worker.socket)
+    headers = {"Authorization": f"Bearer {worker.secret}", "Content-Type": "application/json"}
+    content = encode_json(messages)  # a tool may have reported a number or a text that JSON does not have
     try:
         async with httpx.AsyncClient(transport=transport, timeout=SEND_TIMEOUT) as client:
-            (await client.post(worker.url + MESSAGES_PATH, json=messages, headers=headers)).raise_for_status()
+            (await client.post(worker.url + MESSAGES_PATH, content=content, headers=headers)).raise_for_status()
     except httpx.HTTPError as error:
         logger.info("messages=<%d>, error=<%r> | not sent to another worker", len(messages), error)
 

@@ -189,7 +189,7 @@ class ExecutionAgent:
         self._add_texts(calls.origins, step, context)
         targets = [(each.tool, each.capability) for each in candidates]
         call = RunCall(call=tool_call, original=tool_call, target=(tool, capability), candidates=targets)
-        result = calls.find_result(call)
+        result = calls.find_result(call, approval)
         if result is None and approval is not None and approval.state == "refused":
             result = await calls.make(call, approval)
         if result is not None:

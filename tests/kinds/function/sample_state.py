@@ -167,4 +167,20 @@ def change_own_closure() -> int:
     return calls
 
 
-READING = [read_variables, change_copies, change_new_object, change_own_closure]
+def read_without_variables() -> list[int]:
+    return [number for number in (1, 2)]
+
+
+class Hooks:
+    read: Callable[[], list[int]]
+
+
+hooks = Hooks()
+hooks.read = read_without_variables
+
+
+def call_function_of_an_object() -> int:
+    return len(hooks.read())
+
+
+READING = [read_variables, change_copies, change_new_object, change_own_closure, call_function_of_an_object]

@@ -50,7 +50,8 @@ def is_user_code(base: type, cls: type) -> bool:
     return base.__module__.partition(".")[0] == cls.__module__.partition(".")[0] or not _is_library(base.__module__)
 
 
-def _is_library(module: str) -> bool:
+def _is_library(module: str | None) -> bool:
+    module = module or ""  # None: of a function that was made by `exec`
     file = getattr(sys.modules.get(module), "__file__", None) or ""
     return module.partition(".")[0] in sys.stdlib_module_names or any(folder in file for folder in _LIBRARY_FOLDERS)
 
@@ -233,7 +234,7 @@ def _find_changes(function: Any, owner: Any, visited: set[Any]) -> Iterator[str]
                 elif _may_change(value) and None not in place:
                     loaded[place] = name, value
             elif action.startswith("LOAD_FAST") and owner is not None:
-                if (name[-1] if isinstance(name, tuple) else name) == function.__code__.co_varnames[0]:
+                if (name[-1] if isinstance(name, tuple) else name) in function.__code__.co_varnames[:1]:
                     loaded[place], value, last = ("", owner), owner, "self"
             elif variable is None:
                 continue
