@@ -13,10 +13,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from posixpath import normpath
 from typing import Any, Final, Literal, TypeAlias, get_args
-from unicodedata import normalize
-from urllib.parse import SplitResult, urlsplit
 
 from ferrule.catalog.effects import only_reads, split_name
 from ferrule.catalog.parameter_roles import ParameterRole, ParameterRoles, Role, infer_role, singular
@@ -26,39 +23,16 @@ from ferrule.core.messages import Message, text_of_message
 from ferrule.core.permission import Decision
 from ferrule.core.spec import Tool, ToolCapability
 from ferrule.errors import SetupError
+from ferrule.policy.trusted_texts import EMAIL, LETTER, LINK, SHORT_NUMBER, TrustedTexts, normalize_text, split_url
 
-_LETTER: Final = r"0-9A-Za-z_\u00c0-\u024f\u0370-\u1fff"
-"""Characters of words that are separated from other words; a Chinese word may stand next to any character."""
-_START: Final = rf"(?<![{_LETTER}])(?<![{_LETTER}][.:/@%+,-])"
-_END: Final = rf"(?![{_LETTER}]|[.:/@%+,-][{_LETTER}])"
-_ADDRESS_START: Final = rf"(?<![{_LETTER}.+%@/-])"
-_ADDRESS_END: Final = rf"(?![{_LETTER}@-]|\.[{_LETTER}])"
-_EMAIL: Final = re.compile(
-    r"[^\s@<>,;:\"'()\[\]{}/]{1,64}@[^\s@<>,;:\"'()\[\]{}/]{1,190}\.[^\s@<>,;:\"'()\[\]{}./!?，。]{1,63}"
-)
-"""The numbers keep the search linear in texts that anybody may have written."""
-_LINK: Final = re.compile(
-    r"\b[a-z][a-z0-9+.-]{1,20}://[^\s<>\"'`|\\^{}]+|\bwww\.[^\s<>\"'`]+"
-    r"|(?<![\w@.-])(?:[a-z0-9-]{1,63}\.){1,127}(?:com|net|org|io|co|cn|ru|info|biz|xyz|top|app|dev|me|site|online|shop|link|click)"
-    r"(?![\w.-]*\w)(?:/[^\s<>\"'`]*)?",
-    re.I,
-)
 _OPAQUE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:#-]{0,99}")
 _PLAIN_SEGMENT: Final = re.compile(r"[^\W\d_]{0,24}(?:[-_.()][^\W\d_]{0,24}){0,8}")
-_PUBLIC_MAIL: Final = frozenset(
-    "126.com 163.com aol.com foxmail.com gmail.com gmx.com gmx.de googlemail.com hotmail.com icloud.com live.com "
-    "mail.com mail.ru me.com msn.com outlook.com pm.me proton.me protonmail.com qq.com sina.com web.de yahoo.com "
-    "yandex.ru yeah.net zoho.com".split()
-)
-"""Domains under which anybody can get an address: they vouch for nobody."""
 _ID_WORDS: Final = frozenset("code guid id identifier key no number ref uuid 编号 标识 号码".split())
 _MEMBERS: Final = frozenset(
     "assignee author channel creator from group handle login member name owner room team user "
     "username 用户 成员 频道".split()
 )
 """Words of fields with the names by which a server knows people and places of its own."""
-_SHORT_NUMBER: Final = 5
-"""Digits of a number that may stand in a text for something else; it is an id only with a word that says so."""
 _MAX_SETTING: Final = 80
 """Characters of a text that is a setting, not a content."""
 _MAX_EXCERPT: Final = 100
@@ -168,7 +142,7 @@ class _Result:
 
     def read_text(self) -> str:
         if self.text is None:
-            self.text = _normalize(as_text(self.output))
+            self.text = normalize_text(as_text(self.output))
         return self.text
 
 
@@ -178,10 +152,7 @@ class RunOrigins:
     def __init__(self, rules: ProvenanceRules, trusted: Iterable[str] = ()) -> None:
         self.rules = rules
         self._roles = ParameterRoles(rules.parameter_roles)
-        self._own_domains = frozenset(domain.lower().lstrip("@") for domain in rules.own_domains)
-        self._trusted: list[str] = []
-        self._texts: tuple[str, str, str] | None = None
-        """The trusted texts: as they are, normalized, and normalized in lower case."""
+        self._trusted = TrustedTexts(frozenset(domain.lower().lstrip("@") for domain in rules.own_domains))
         self._results: list[_Result] = []
         self._ids: dict[Hashable, dict[str, set[str]]] = {}
         """By toolset and id: the words of the fields and tools that the id comes from."""
@@ -194,9 +165,7 @@ class RunOrigins:
     # The texts
 
     def add_trusted(self, text: str) -> None:
-        if text:
-            self._trusted.append(text)
-            self._texts = None
+        self._trusted.add(text)
 
     def add_untrusted(self, text: Any, label: str) -> None:
         """Add what was said in an earlier conversation, or what a stored step of the run returned."""
@@ -270,7 +239,7 @@ class RunOrigins:
     def _are_trusted(self, arguments: Any) -> bool:
         """Return whether all words of the arguments are in trusted texts, so that a result cannot repeat others."""
         words = {word for _, value in _leaves("", arguments) for word in re.findall(r"\w+", as_text(value))}
-        return all(self._stands(word) for word in words)
+        return all(self._trusted.has(word) for word in words)
 
     # The question
 
@@ -327,11 +296,11 @@ class RunOrigins:
         for value in values:
             if value.role.is_target:
                 continue
-            for address in _EMAIL.findall(value.text):
-                if not self._is_address_named(address):
+            for address in EMAIL.findall(value.text):
+                if not self._trusted.has_address(address):
                     return self._explain(tool, capability, value.parameter, address)
-            for link in _LINK.findall(_EMAIL.sub(" ", value.text)):
-                if not self._is_url_named(link.rstrip(".,;:!?)]*，。）")):
+            for link in LINK.findall(EMAIL.sub(" ", value.text)):
+                if not self._trusted.has_url(link.rstrip(".,;:!?)]*，。）")):
                     return self._explain(tool, capability, value.parameter, link)
         return None
 
@@ -353,9 +322,9 @@ class RunOrigins:
         return origins
 
     def _find_origin(self, value: str) -> str:
-        if self._stands(value):
+        if self._trusted.has(value):
             return "from what the user wrote"
-        text = _normalize(value)
+        text = normalize_text(value)
         for result in reversed(self._results):
             if text and text in result.read_text():
                 return result.label
@@ -367,76 +336,22 @@ class RunOrigins:
         text = value.text.strip()
         match value.role.kind:
             case "address":
-                is_name = "@" not in text and sum(map(str.isdigit, text)) < _SHORT_NUMBER
+                is_name = "@" not in text and sum(map(str.isdigit, text)) < SHORT_NUMBER
                 if is_name and self._is_known_id(text, toolset, _MEMBERS):
                     return True
-                return all(map(self._is_address_named, _split_addresses(text)))
+                return all(map(self._trusted.has_address, _split_addresses(text)))
             case "url":
-                return self._is_url_named(text)
+                return self._trusted.has_url(text)
             case "path":
-                return self._is_path_named(text)
+                return self._trusted.has_path(text)
             case "account":
-                return self._stands(text) or self._stands(text, spaced=True)
+                return self._trusted.has(text) or self._trusted.has(text, spaced=True)
             case "id":
-                return self._is_id_named(text, words | value.nouns) or self._is_known_id(text, toolset, value.nouns)
+                return self._trusted.has_id(text, words | value.nouns) or self._is_known_id(text, toolset, value.nouns)
             case "name":
-                return self._stands(text.lstrip("#@"))
+                return self._trusted.has(text.lstrip("#@"))
             case _:
-                return self._stands(text)
-
-    def _is_address_named(self, address: str) -> bool:
-        inner = re.fullmatch(r"[^<>]*<([^<>]+)>", address)
-        address = (inner[1] if inner else address).strip()
-        if self._stands(address, start=_ADDRESS_START, end=_ADDRESS_END):
-            return True
-        local, at, domain = address.rpartition("@")
-        if not at or not local or not address.isascii():
-            return False
-        names = [name for name in re.split(r"[^a-z]+", local.lower()) if len(name) > 1]
-        return bool(names) and all(map(self._stands, names)) and self._is_domain_named(domain)
-
-    def _is_domain_named(self, domain: str) -> bool:
-        domain = domain.lower()
-        if domain in self._own_domains:
-            return True
-        # A domain of which the user wrote only a page vouches for nobody: the page may be the attacker's.
-        return domain not in _PUBLIC_MAIL and self._stands(f"@{domain}", start="", end=_ADDRESS_END)
-
-    def _is_url_named(self, url: str) -> bool:
-        """Return whether a trusted text has the URL, or one that is the beginning of its path, or its host alone."""
-        parts = _split_url(url)
-        host = (parts.hostname or "").lower()
-        if not host or parts.username is not None or parts.password is not None or not url.isprintable():
-            return False
-        if _normalize(url) == url.lower() and host in self._own_domains:
-            return True
-        for named in _LINK.findall(self._trusted_texts()[1]):
-            trusted = _split_url(named.rstrip(".,;:!?)]，。）"))
-            is_same_host = (trusted.hostname or "").lower() == host and _port(trusted) == _port(parts)
-            if is_same_host and trusted.username is None and _is_below(parts.path, trusted.path):
-                if trusted.path.strip("/") and parts.path.rstrip("/") == trusted.path.rstrip("/"):
-                    return parts.query in ("", trusted.query)
-                return True
-        return "/" not in url and self._stands(url)
-
-    def _is_path_named(self, path: str) -> bool:
-        clean = normpath(path.replace("\\", "/")) if path else path
-        if clean.startswith("..") or "\0" in path:
-            return False
-        if self._stands(clean, is_exact=True):
-            return True
-        folders = clean.split("/")
-        parents = ("/".join(folders[:end]) for end in range(len(folders) - 1, 1, -1))
-        return any(
-            self._stands(parent, is_exact=True, end=rf"/?(?![{_LETTER}]|[.:@%+,/-][{_LETTER}])") for parent in parents
-        )
-
-    def _is_id_named(self, text: str, words: frozenset[str]) -> bool:
-        if not text.isdigit() or len(text) >= _SHORT_NUMBER:
-            return self._stands(text.lstrip("#@"))
-        before = "|".join(sorted(map(re.escape, {"id", "no", "nr", "number", "编号", "号", *words})))
-        pattern = rf"(?:#|(?<![a-z])(?:{before})\W{{0,3}}(?:(?:id|no|nr|number|is)\W{{0,3}})*){re.escape(text)}{_END}"
-        return re.search(pattern, self._trusted_texts()[2]) is not None
+                return self._trusted.has(text)
 
     def _is_known_id(self, text: str, toolset: Hashable, nouns: frozenset[str]) -> bool:
         """Return whether a tool of the same toolset has returned the id in a field for such ids.
@@ -456,17 +371,17 @@ class RunOrigins:
 
     def _may_read(self, url: str) -> bool:
         """Return whether reading a URL sends no data out: somebody else has written the URL, or it is made of words."""
-        if self._is_url_named(url):
+        if self._trusted.has_url(url):
             return True
-        parts = _split_url(url)
+        parts = split_url(url)
         if not parts.hostname or parts.username is not None:
             return False
-        host, text = parts.hostname, _normalize(url)
+        host, text = parts.hostname, normalize_text(url)
         is_known_host = False
         for result in reversed(self._results):
             content = result.read_text()
             if host in content:
-                if re.search(rf"{re.escape(text)}(?![{_LETTER}/?=&%#-]|[.:@+,][{_LETTER}])", content):
+                if re.search(rf"{re.escape(text)}(?![{LETTER}/?=&%#-]|[.:@+,][{LETTER}])", content):
                     return True
                 is_known_host = True
         segments = [*host.split("."), *parts.path.split("/")]
@@ -477,38 +392,11 @@ class RunOrigins:
             and all(map(_PLAIN_SEGMENT.fullmatch, segments))
         )
 
-    def _trusted_texts(self) -> tuple[str, str, str]:
-        if self._texts is None:
-            raw = "\n".join(self._trusted)
-            clean = normalize("NFKC", raw)
-            self._texts = raw, clean, _normalize(raw)
-        return self._texts
-
-    def _stands(
-        self, value: str, *, start: str = _START, end: str = _END, is_exact: bool = False, spaced: bool = False
-    ) -> bool:
-        """Return whether a value is in a trusted text as a whole word. A value with look-alike characters must be there
-        exactly so.
-        """
-        if not value.strip():
-            return False
-        raw, clean, folded = self._trusted_texts()
-        if normalize("NFKC", value) != value:
-            text = raw
-        else:
-            value, text = (value, clean) if is_exact else (_normalize(value), folded)
-        if not spaced and value not in text:
-            return False
-        letters = [re.escape(letter) for letter in value if letter not in " -"] if spaced else [re.escape(value)]
-        if spaced:  # another group of digits belongs to the account
-            start, end = rf"{start}(?<!\d[ -])", rf"{end}(?![ -]?\d)"
-        return re.search(f"{start}{'[ -]?'.join(letters)}{end}", text) is not None
-
 
 def _describe_result(name: str, number: int, output: Any) -> str:
     """Return where a result comes from, as a person reads it."""
     url = output.get("url") if isinstance(output, dict) else None
-    host = _split_url(url).hostname if isinstance(url, str) and "://" in url else None
+    host = split_url(url).hostname if isinstance(url, str) and "://" in url else None
     step = f"{name} in step {number}"
     return f"from the page {host}, read by {step}" if host else f"from the result of {step}"
 
@@ -629,29 +517,5 @@ def _has_text(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and any(map(_has_text, value))
 
 
-def _normalize(text: str) -> str:
-    return " ".join(normalize("NFKC", text).casefold().split())
-
-
 def _split_addresses(text: str) -> list[str]:
     return [part.strip() for part in re.split(r"[,;，；\n]", text) if part.strip()] if "@" in text else [text]
-
-
-def _split_url(url: str) -> SplitResult:
-    try:
-        parts = urlsplit(url if "://" in url else f"//{url}")
-        _ = parts.port
-    except ValueError:
-        return urlsplit("")
-    return parts if "\\" not in url else urlsplit("")
-
-
-def _port(parts: SplitResult) -> int | None:
-    return None if parts.port in (80, 443) else parts.port
-
-
-def _is_below(path: str, folder: str) -> bool:
-    if ".." in path.split("/") or "%2e" in path.lower():
-        return path == folder
-    folder = folder.rstrip("/")
-    return not folder or path.rstrip("/") == folder or path.startswith(f"{folder}/")

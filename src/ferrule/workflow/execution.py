@@ -178,14 +178,10 @@ class ExecutionAgent:
             tool, capability = self._library.engine.registry.find(step.tool_type)
         except CallError as error:
             return failure_result(step, str(error), error.error_type)
-        candidate, candidates = (
-            ToolCandidate.of(tool, capability),
-            self._library.hub.find_by_name(tool.id, capability.name),
-        )
-        tool_call, calls = (
-            ToolCall(name=step.tool_type, id=call_id_of(step, attempt)),
-            self.calls_of(context.run_id, context.question),
-        )
+        candidate = ToolCandidate.of(tool, capability)
+        candidates = self._library.hub.find_by_name(tool.id, capability.name)
+        tool_call = ToolCall(name=step.tool_type, id=call_id_of(step, attempt))
+        calls = self.calls_of(context.run_id, context.question)
         self._add_texts(calls.origins, step, context)
         targets = [(each.tool, each.capability) for each in candidates]
         call = RunCall(call=tool_call, original=tool_call, target=(tool, capability), candidates=targets)
