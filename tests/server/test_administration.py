@@ -206,6 +206,7 @@ async def test_a_token_gets_another_secret_while_the_earlier_one_is_valid_for_a_
         names = [each["name"] for each in (await root.get("/v1/tokens")).json()["tokens"]]
         assert sorted(names) == ["ci", "root"], "an earlier secret is no token of its own"
         assert (await root.post("/v1/tokens/nobody/rotate", json={})).status_code == 404
+        assert (await root.post("/v1/tokens/ci/rotate", json={"overlap": False})).status_code == 422
         entries = (await root.get("/v1/audit")).json()["entries"]
         assert entries[0]["action"] == "rotate_token" and "frl_" not in str(entries)
 

@@ -99,7 +99,7 @@ async def revoke_token(request: Request, name: str, services: ServicesOfApp, cli
 class RotationRequest(BaseModel):
     """How a token gets another secret text."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
     overlap: Annotated[float, Field(ge=0, le=MAX_OVERLAP)] = DEFAULT_OVERLAP
     """Seconds for which the earlier text is valid too."""
 

@@ -173,6 +173,11 @@ _CALL_OPERATION: Final[dict[str, Any]] = {
         "429": {"description": "There are too many calls."},
     },
 }
+_EVENT: Final = {
+    "description": "Each event of the stream.",
+    "type": "object",
+    "properties": {"event": {"type": "string"}, "id": {"type": "string"}, "data": {"type": "string"}},
+}
 _MEDIA_TYPES: Final = {
     "/metrics": ["text/plain"],
     "/v1/events": ["text/event-stream"],
@@ -225,10 +230,9 @@ def _complete_operation(method: str, path: str, operation: dict[str, Any]) -> No
         else:
             fields = RESPONSES.get(f"{method} {path}")
             json = {"type": "string"} if fields is None else make_schema(fields)
-            response["content"] = {
-                each: {"schema": json if each == "application/json" else {"type": "string"}}
-                for each in _MEDIA_TYPES.get(path, ["application/json"])
-            }
+            types = _MEDIA_TYPES.get(path, ["application/json"])
+            by_type = {"application/json": json, "text/event-stream": _EVENT}
+            response["content"] = {each: {"schema": by_type.get(each, {"type": "string"})} for each in types}
     operation["responses"]["default"] = {"description": "The request was not fulfilled.", **problem}
 
 
