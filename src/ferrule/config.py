@@ -81,7 +81,7 @@ class PolicySection(_Section):
     """Skills and the digests of their SKILL.md, as `ferrule skills show` prints them; what they list as
     `allowed-tools` needs no approval while they are active.
     """
-    untrusted_targets: UntrustedTargets = "allow"
+    untrusted_targets: UntrustedTargets = "ask"
     """`ask`, `deny` or `allow`: for a call of an agent whose target (a recipient, a path) comes from what a tool has
     returned, not from the user.
     """

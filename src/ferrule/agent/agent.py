@@ -50,7 +50,7 @@ from ferrule.agent.run import Run, lock_run
 from ferrule.agent.toolbox import AgentLibrary, Toolbox, ToolOffer, policy_of_run, register_functions
 from ferrule.agent.turn import ActiveRun
 from ferrule.core.aio import MAX_QUEUED_PROGRESS, ProgressQueue
-from ferrule.core.messages import Message, assistant_message, image_message, system_message, user_message
+from ferrule.core.messages import Message, assistant_message, image_message, note_message, system_message, user_message
 from ferrule.core.model import (
     Model,
     ModelReply,
@@ -554,7 +554,7 @@ class Agent:
             active.failed_turns = 0 if has_success else active.failed_turns + 1
             is_due = active.failed_turns > 0 and active.failed_turns % FAILED_TURNS_BEFORE_BRIEFING == 0
             if is_due and run.context.failed_attempts:
-                run.add(user_message(short_failure_summary(run.context, language=detect_language(run.task))))
+                run.add(note_message(short_failure_summary(run.context, language=detect_language(run.task))))
 
     # Details
 

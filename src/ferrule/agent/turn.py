@@ -39,7 +39,7 @@ from ferrule.agent.toolbox import Toolbox, ToolOffer
 from ferrule.core.call import Progress, ToolExecutionResult
 from ferrule.core.content import encode_json
 from ferrule.core.events import RunEvents
-from ferrule.core.messages import text_of_message, user_message
+from ferrule.core.messages import note_message, text_of_message
 from ferrule.core.model import Model, can_reason
 from ferrule.core.patterns import lazy_pattern
 from ferrule.core.spec import Tool
@@ -138,7 +138,7 @@ class ActiveRun:
             if self.rejected_outputs >= MAX_OUTPUT_ATTEMPTS:
                 self.stop(f"the model's answer was not of type {output.name} ({error})")
             else:
-                run.add(user_message(f"This is not an answer of the required form: {error}.\n\n{output.instruction}"))
+                run.add(note_message(f"This is not an answer of the required form: {error}.\n\n{output.instruction}"))
         else:
             run.end(AgentState.FINISHED, output.format(run.value))
 
@@ -147,7 +147,7 @@ class ActiveRun:
         if self.empty_replies >= MAX_EMPTY_REPLIES:
             self.stop(f"the model gave {self.empty_replies} replies in a row without a call or an answer")
         else:
-            self.run.add(user_message(text))
+            self.run.add(note_message(text))
 
     def stop(self, reason: str) -> None:
         """End the run without an answer; its text says what was tried."""

@@ -50,8 +50,8 @@ _TARGET_WORDS: Final[Mapping[TargetKind, str]] = {
     "tel telephone to 收件人 邮箱 邮件地址 电子邮件 电话 手机 手机号 抄送 密送 参与者 参会人 接收人",
     "url": "callback domain endpoint host hostname href link site uri url webhook website 网址 链接 网站 域名 主机",
     "path": "attachment destination dest dir directory file filename filepath folder path 路径 文件 文件名 目录 文件夹",
-    "account": "account beneficiary bic card credential iban passcode password payee pin swift wallet 账号 账户 卡号 "
-    "收款人 密码",
+    "account": "account beneficiary bic card credential iban number passcode password payee pin swift wallet 账号 账户 "
+    "卡号 收款人 密码",
     "id": "assignee branch bucket channel chat group guid id identifier member owner project queue ref repo repository "
     "reviewer room table team user username uuid workspace 编号 标识 频道 群 群组 用户 用户名 仓库 项目 房间 表",
     "command": "cmd code command expression javascript script shell sql statement 命令 脚本 代码",
@@ -125,7 +125,7 @@ def infer_role(name: str, schema: Mapping[str, Any], action_words: tuple[str, ..
         if word in _LABEL_WORDS and len(words) == 1:
             return ParameterRole(role="content", is_label=True, reason=f"its name says {word!r}")
         kind = _KINDS_OF_WORDS.get(word)
-        if kind is not None and (not is_number or kind in ("id", "account")):
+        if kind is not None and (not is_number or (kind in ("id", "account") and word != "number")):
             return ParameterRole(role="target", kind=kind, reason=f"its name says {word!r}")
         if word in action_words and not is_number:
             return ParameterRole(role="target", kind="name", reason=f"the name of the action says {word!r} too")

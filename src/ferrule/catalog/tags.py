@@ -150,12 +150,13 @@ DEFAULT_TABLE = TagTable(
 ActionKind: TypeAlias = Literal["reads", "computes", "changes"]
 
 _CHANGING: Final = frozenset(
-    "accept add allocate append apply approve archive assign book buy cancel claim clear click close commit consume "
-    "create decrement delete deploy dequeue disable dispatch draw drop edit enable enqueue execute exec fill "
-    "flush forward grant import increment insert install invite kill lock log mark merge modify move mute next notify "
-    "open order patch pay pop post press publish purchase push put register reject release remove rename reply reserve "
-    "reset restart restore revoke run save schedule send set share shift sign start stop submit subscribe swap sync "
-    "toggle transfer trigger unlock unsubscribe update upload upsert vote withdraw write".split()
+    "accept add allocate append apply approve archive assign book buy cancel claim clear click close commit "
+    "consume create decrement delete deploy dequeue disable dispatch draw drop edit enable enqueue exec execute "
+    "fill flush forward grant import increment insert install invite kill lock log mark merge modify move mute "
+    "next notify open order patch pay pop post press publish purchase push put register reject release remove "
+    "rename replace reply reserve reset restart restore revoke run save schedule send set share shift sign start "
+    "stop submit subscribe swap sync toggle transfer trigger unlock unsubscribe update upload upsert vote "
+    "withdraw write".split()
 )
 """Words that change something wherever they stand in a name: `read_and_archive`, `get_next_ticket`."""
 _CHANGING_CHINESE: Final = lazy_pattern(
@@ -175,7 +176,8 @@ _NAME_WORD = lazy_pattern(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 @lru_cache(maxsize=4096)
 def _kind_of_name(name: str) -> ActionKind | None:
     words = {word.casefold() for word in _NAME_WORD.findall(name)}
-    if words & _CHANGING or _CHANGING_CHINESE.search(name):
+    is_check_in = "check" in words and not words.isdisjoint(("in", "out"))
+    if words & _CHANGING or is_check_in or _CHANGING_CHINESE.search(name):
         return "changes"
     if words & _COMPUTING or _COMPUTING_CHINESE.search(name):
         return "computes"

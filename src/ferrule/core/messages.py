@@ -10,12 +10,14 @@ import json
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from ferrule.core.content import Image, encode_json
 
 Message: TypeAlias = dict[str, Any]
 """`{"role": "system" | "user" | "assistant" | "tool", "content": …}`, with `tool_calls` or `tool_call_id`."""
+NOTE: Final = "[note] "
+"""How a message begins that has the role of the user, and is not from the user."""
 TOKENS_OF_IMAGE = 1_000
 """What an image counts as in estimates."""
 Schema: TypeAlias = dict[str, Any]
@@ -66,6 +68,16 @@ def system_message(text: str) -> Message:
 
 def user_message(text: str) -> Message:
     return {"role": "user", "content": text}
+
+
+def note_message(text: str) -> Message:
+    """Return a message to the model that is not from the user."""
+    return user_message(f"{NOTE}{text}")
+
+
+def is_note(message: Message) -> bool:
+    content = message.get("content")
+    return isinstance(content, str) and content.startswith(NOTE)
 
 
 def image_message(images: Iterable[Image]) -> Message:

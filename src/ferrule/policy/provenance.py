@@ -10,7 +10,7 @@ Nothing is searched before that question arises: a result costs one entry in a l
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, TypeAlias, get_args
@@ -19,7 +19,7 @@ from ferrule.catalog.effects import only_reads, split_name
 from ferrule.catalog.parameter_roles import ParameterRole, ParameterRoles, Role, infer_role, singular
 from ferrule.core.call import ToolExecutionResult
 from ferrule.core.content import as_text
-from ferrule.core.messages import Message, text_of_message
+from ferrule.core.messages import Message, is_note, text_of_message
 from ferrule.core.permission import Decision
 from ferrule.core.spec import Tool, ToolCapability
 from ferrule.errors import SetupError
@@ -33,6 +33,10 @@ _MEMBERS: Final = frozenset(
     "username 用户 成员 频道".split()
 )
 """Words of fields with the names by which a server knows people and places of its own."""
+_SENT_WORDS: Final = frozenset(
+    "body cookie data field form header json param parameter payload query 参数 查询".split()
+)
+"""Words of parameters whose values are sent to the URL of a call."""
 _MAX_SETTING: Final = 80
 """Characters of a text that is a setting, not a content."""
 _MAX_EXCERPT: Final = 100
@@ -45,7 +49,7 @@ UntrustedTargets: TypeAlias = Literal["ask", "deny", "allow"]
 class ProvenanceRules:
     """What a policy says about values from outside."""
 
-    untrusted_targets: UntrustedTargets = "allow"
+    untrusted_targets: UntrustedTargets = "ask"
     own_domains: tuple[str, ...] = ()
     trusted_output: tuple[str, ...] = ()
     """Tools whose results are trusted although they do not declare it: ids, names for models, or patterns."""
@@ -208,14 +212,12 @@ class RunOrigins:
 
     def add_conversation(self, messages: Iterable[Message]) -> None:
         """Add the messages before the model's first reply: what the user has written, and what models have answered."""
-        is_after_result = False
         for message in messages:
             text, role = text_of_message(message), message["role"]
-            if role == "user" and not is_after_result:  # after results, it is a note for the model
+            if role == "user" and not is_note(message):
                 self.add_trusted(text)
             elif role != "system" and text:
                 self.add_untrusted(text, "from the conversation before")
-            is_after_result = role == "tool"
 
     def add_stored_result(
         self, action: tuple[Tool, ToolCapability] | None, name: str, arguments: Any, output: Any
@@ -250,25 +252,60 @@ class RunOrigins:
         if not self.has_untrusted or _is_file_of_workspace(tool, capability):
             return None
         roles = self._roles.roles_of(tool.spec, capability)
-        is_reading = only_reads(tool.spec, capability) or _is_reading_request(tool, arguments)
-        if is_reading and not any(role.kind == "url" for role in roles.values()) and _are_plain(arguments):
+        has_url = any(role.kind == "url" for role in roles.values())
+        is_reading = (
+            only_reads(tool.spec, capability)
+            or _is_reading_request(tool, arguments)
+            or (_is_browser(tool) and has_url)  # it opens a page
+        )
+        if is_reading and not has_url and _are_plain(arguments):
             return None
         values = list(_find_values(arguments, roles))
         if is_reading:
-            checked = [value for value in values if value.role.kind == "url"]
-            is_allowed: Callable[[_Value], bool] = lambda value: self._may_read(value.text)  # noqa: E731
+            untrusted = self._find_sent_value(values)
+            return untrusted and self._explain(tool, capability, untrusted.parameter, untrusted.text)
+        if _is_browser(tool):
+            checked = [self._find_page(tool)]
         else:
             checked = [value for value in values if value.role.is_target] or _find_names(values)
-            toolset = _toolset_of(tool)
-            words = frozenset(_words_of(tool, capability))
-            is_allowed = lambda value: self._is_named(value, toolset, words)  # noqa: E731
+        toolset, words = _toolset_of(tool), frozenset(_words_of(tool, capability))
         for value in checked:
-            if not is_allowed(value):
+            if not self._is_named(value, toolset, words):
                 return self._explain(tool, capability, value.parameter, value.text)
-        leaves_machine = any(value.role.kind in ("address", "id", "name", "url") for value in checked)
-        if not is_reading and (leaves_machine or not checked):
-            return self._find_untrusted_link(tool, capability, values)
+        if checked and not any(value.role.kind in ("address", "id", "name", "url") for value in checked):
+            return None  # it stays on this machine
+        link = self._find_untrusted_link(tool, capability, values)
+        if link is None and not checked and not any(map(self._has_word, words)):
+            return self._explain(tool, capability, "", "")
+        return link
+
+    def _find_sent_value(self, values: Sequence[_Value]) -> _Value | None:
+        """Return the first value of a reading call that may carry data to a URL that the user has not named."""
+        urls = [value for value in values if value.role.kind == "url"]
+        for url in urls:
+            if not self._may_read(url.text):
+                return url
+        if all(self._trusted.has_url(url.text) for url in urls):
+            return None
+        for value in values:
+            is_sent = value.is_inside or not _SENT_WORDS.isdisjoint(_singular_words(value.parameter))
+            words = re.split(r"[\s/;,]+", value.text)
+            if is_sent and not self._trusted.has(value.text) and not all(map(_PLAIN_SEGMENT.fullmatch, words)):
+                return value
         return None
+
+    def _find_page(self, tool: Tool) -> _Value:
+        """Return the page that a browser shows, which is what its actions work on."""
+        pages = (
+            result.output.get("url")
+            for result in reversed(self._results)
+            if result.action is not None and result.action[0].id == tool.id and isinstance(result.output, dict)
+        )
+        page = next((page for page in pages if isinstance(page, str)), "")
+        return _Value("page", ParameterRole(role="target", kind="url"), page)
+
+    def _has_word(self, word: str) -> bool:
+        return len(word) > 2 and any(map(self._trusted.has, (word, f"{word}s", f"{word}es")))
 
     def mark(self, tool: Tool, capability: ToolCapability, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the arguments; as `UntrustedArguments` if the call has a target that the user did not name."""
@@ -305,11 +342,16 @@ class RunOrigins:
         return None
 
     def _explain(self, tool: Tool, capability: ToolCapability, parameter: str, value: str) -> UntrustedTarget:
-        excerpt = value if len(value) <= _MAX_EXCERPT else f"{value[:_MAX_EXCERPT]}…"
-        reason = (
-            f"{tool.spec.model_name(capability)} would use {excerpt!r} as {parameter}, which the user has not named "
-            f"({self._find_origin(value)}; [policy] untrusted_targets decides about such calls)."
-        )
+        name, setting = tool.spec.model_name(capability), "[policy] untrusted_targets decides about such calls"
+        # Never a part of a value: a secret that is cut is not recognised any more.
+        shown = repr(value) if len(value) <= _MAX_EXCERPT else f"a text of {len(value)} characters"
+        if not parameter:
+            reason = f"{name} changes something, and the user has asked for no such thing ({setting})."
+        elif not value:
+            reason = f"{name} works on a {parameter} that the run does not know ({setting})."
+        else:
+            origin = self._find_origin(value)
+            reason = f"{name} would use {shown} as {parameter}, which the user has not named ({origin}; {setting})."
         return UntrustedTarget(parameter=parameter, value=value, reason=reason)
 
     def describe(self, tool: Tool, capability: ToolCapability, arguments: Mapping[str, Any]) -> dict[str, str]:
@@ -410,6 +452,8 @@ class _Value:
     text: str
     nouns: frozenset[str] = frozenset()
     """What its name says besides that it is an id: `file` of `file_id`."""
+    is_inside: bool = False
+    """Whether the value is inside an object or a list."""
 
 
 def _find_values(arguments: Mapping[str, Any], roles: Mapping[str, ParameterRole]) -> Iterator[_Value]:
@@ -424,7 +468,8 @@ def _find_values(arguments: Mapping[str, Any], roles: Mapping[str, ParameterRole
                 inferred = infer_role(key, {})
                 own = inferred if inferred.is_target or not role.is_target else role
                 own = content if role.is_target and not inferred.is_target and "name says" in inferred.reason else own
-            yield _Value(name, own, as_text(value), frozenset(_singular_words(key)) - _ID_WORDS)
+            nouns = frozenset(_singular_words(key)) - _ID_WORDS
+            yield _Value(name, own, as_text(value), nouns, isinstance(argument, (Mapping, list, tuple)))
 
 
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -496,6 +541,10 @@ def _is_reading_request(tool: Tool, arguments: Mapping[str, Any]) -> bool:
         and "url" in arguments
         and str(arguments.get("method", "")).upper() in _READING_METHODS
     )
+
+
+def _is_browser(tool: Tool) -> bool:
+    return tool.source != "mcps" and tool.id == "browser_navigator"
 
 
 def _is_file_of_workspace(tool: Tool, capability: ToolCapability) -> bool:

@@ -18,10 +18,12 @@ EMAIL: Final = re.compile(
     r"[^\s@<>,;:\"'()\[\]{}/]{1,64}@[^\s@<>,;:\"'()\[\]{}/]{1,190}\.[^\s@<>,;:\"'()\[\]{}./!?，。]{1,63}"
 )
 """The numbers keep the search linear in texts that anybody may have written."""
+_LINK_CHARACTERS: Final = r"[^\s<>\"'`|\\^{}\u3000-\u303f\u3400-\u9fff\uff00-\uffef]"
+"""Chinese characters and marks end a link: they are what the text says after it."""
 LINK: Final = re.compile(
-    r"\b[a-z][a-z0-9+.-]{1,20}://[^\s<>\"'`|\\^{}]+|\bwww\.[^\s<>\"'`]+"
-    r"|(?<![\w@.-])(?:[a-z0-9-]{1,63}\.){1,127}(?:com|net|org|io|co|cn|ru|info|biz|xyz|top|app|dev|me|site|online|shop|link|click)"
-    r"(?![\w.-]*\w)(?:/[^\s<>\"'`]*)?",
+    rf"(?<![{LETTER}])(?:[a-z][a-z0-9+.-]{{1,20}}://|www\.){_LINK_CHARACTERS}+"
+    rf"|(?<![{LETTER}@.-])(?:[a-z0-9-]{{1,63}}\.){{1,127}}(?:com|net|org|io|co|cn|ru|info|biz|xyz|top|app|dev|me|site|online|shop|link|click)"
+    rf"(?![{LETTER}.-]*[{LETTER}])(?:/{_LINK_CHARACTERS}*)?",
     re.I,
 )
 _PUBLIC_MAIL: Final = frozenset(
