@@ -13,12 +13,15 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
+from ferrule.agent.run import RUN_PREFIX
 from ferrule.catalog.registry import ToolRegistry
 from ferrule.config import FerruleConfig
+from ferrule.core.call import ToolExecutionResult
+from ferrule.core.messages import Message
 from ferrule.core.permission import LOCAL_USER, CallPolicy, Decision, Principal
 from ferrule.core.spec import Tool, ToolCapability
 from ferrule.errors import (
@@ -31,9 +34,13 @@ from ferrule.errors import (
     CallError,
     SetupError,
 )
+from ferrule.policy.provenance import ProvenanceRules, RunOrigins
 from ferrule.store import ToolKnowledgeStore
 from ferrule.store.database import StoreDatabase
-from ferrule.store.escapes import unescape_text
+from ferrule.store.escapes import escape_text, unescape_text
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 MAX_LISTED: Final = 20
 FETCH_SIZE: Final = 5_000
@@ -42,7 +49,15 @@ PERMANENT_FAILURES: Final = frozenset({EXECUTION_ERROR, VALIDATION_ERROR, PERMIS
 UNKNOWN: Final = (
     "What a model would have done next when a call was refused or prevented: the calls after it are the recorded ones.",
     "Roles and restrictions of tokens: records have only their names.",
+    "Instructions of agents, and results that were too long for a record: a target in them counts as not named.",
 )
+_RECORDS: Final = """
+SELECT record_id, tool_name, action, conversation_id, principal, tenant, error_type, CAST(params AS TEXT),
+    CASE WHEN principal LIKE 'agent:%' THEN CAST(result AS TEXT) END, error
+FROM tool_calls WHERE started_at >= :since AND status <> 'running' AND parent_id IS NULL
+ORDER BY conversation_id, started_at, record_id
+"""
+_BEGIN: Final = "SELECT CAST(value AS TEXT) FROM entries WHERE stream = :stream ORDER BY key LIMIT 1"
 
 
 class RecordedCall(NamedTuple):
@@ -56,6 +71,15 @@ class RecordedCall(NamedTuple):
     tenant: str | None
     error_type: str | None
     params: str | None
+    result: str | None = None
+    """Of a call of an agent."""
+    error: str | None = None
+    messages: tuple[Message, ...] = ()
+    """What the run of the call began with."""
+
+    @property
+    def is_of_run(self) -> bool:
+        return self.conversation_id is not None and (self.principal or "").startswith("agent:")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,41 +115,67 @@ class CallCounts:
 
 
 class HistoryReplay:
-    """Replays calls under rules."""
+    """Replays calls under rules. The calls of one run come after each other."""
 
     def __init__(self, rules: SimulationRules, registry: ToolRegistry) -> None:
         self._rules, self._registry = rules, registry
         self._decisions: dict[tuple[Any, ...], tuple[Principal, Decision]] = {}
         self._failures: set[int] = set()
+        self._run_id: str | None = None
+        self._provenance = ProvenanceRules.of(rules.policy)
+        self._origins = RunOrigins(self._provenance)
         self.result = CallCounts()
 
     def replay(self, call: RecordedCall) -> None:
         result = self.result
         result.calls += 1
+        if call.conversation_id != self._run_id:
+            self._run_id, self._origins = call.conversation_id, RunOrigins(self._provenance)
+            self._origins.add_conversation(call.messages)
+            self._failures.clear()
+        arguments = orjson.loads(call.params) if call.params else {}
         try:
-            verdict = self._decide(call, *self._registry.find(call.tool_name, call.action))
+            tool, capability = self._registry.find(call.tool_name, call.action)
         except CallError:
             result.unknown_tools[call.tool_name] += 1
         else:
+            verdict = self._decide(call, tool, capability, arguments)
             result.refused += verdict == "deny"
             result.approvals += verdict == "ask"
             if verdict == "deny":
                 return
-        if self._rules.memory and call.conversation_id is not None and (call.principal or "").startswith("agent:"):
-            key = hash((call.conversation_id, call.tool_name, call.action, call.params))
+            if call.is_of_run and self._provenance.are_used:
+                self._add_result(call, tool, capability, arguments)
+        if self._rules.memory and call.is_of_run:
+            key = hash((call.tool_name, call.action, call.params))
             result.prevented += key in self._failures
             if call.error_type in PERMANENT_FAILURES:
                 self._failures.add(key)
 
-    def _decide(self, call: RecordedCall, tool: Tool, capability: ToolCapability) -> str:
+    def _add_result(self, call: RecordedCall, tool: Tool, capability: ToolCapability, arguments: Any) -> None:
+        output = orjson.loads(call.result) if call.result else {}
+        result = ToolExecutionResult(
+            is_success=call.error_type is None, tool_name=call.tool_name, output=output, error=call.error
+        )
+        was_run = call.error_type not in (APPROVAL_REQUIRED, KNOWN_FAILURE, PERMISSION_DENIED, VALIDATION_ERROR)
+        self._origins.add_result(tool, capability, arguments, result, was_run=was_run, is_of_model=True)
+
+    def _decide(self, call: RecordedCall, tool: Tool, capability: ToolCapability, arguments: dict[str, Any]) -> str:
+        if call.is_of_run and self._origins.has_untrusted:
+            principal = _restore_principal(call)
+            marked = self._origins.mark(tool, capability, arguments)
+            decision = self._rules.policy.decide(principal, tool, capability, marked)
+            return self._count_refusal(call, tool, capability, self._origins.decide(decision, tool, capability, marked))
         key = (call.principal, call.tenant, call.tool_name, call.action)
         if key not in self._decisions:
             principal = _restore_principal(call)
             self._decisions[key] = principal, self._rules.policy.decide(principal, tool, capability, None)
         principal, decision = self._decisions[key]
         if decision.depends_on_arguments:
-            arguments = orjson.loads(call.params) if call.params else {}
             decision = self._rules.policy.decide(principal, tool, capability, arguments)
+        return self._count_refusal(call, tool, capability, decision)
+
+    def _count_refusal(self, call: RecordedCall, tool: Tool, capability: ToolCapability, decision: Decision) -> str:
         if decision.verdict == "deny" and len(self.result.refused_calls) < MAX_LISTED:
             name = tool.spec.model_name(capability)
             self.result.refused_calls[call.record_id] = f"{name} by {call.principal or 'user:local'}: {decision.reason}"
@@ -208,14 +258,24 @@ async def simulate(
 def _read_calls(database: StoreDatabase, since: float) -> Iterator[RecordedCall]:
     import sqlalchemy as sa
 
-    columns = ", ".join("CAST(params AS TEXT)" if name == "params" else name for name in RecordedCall._fields)
-    query = sa.text(
-        f"SELECT {columns} FROM tool_calls WHERE started_at >= :since AND status <> 'running' "
-        "AND parent_id IS NULL ORDER BY started_at, record_id"
-    )
+    run_id: str | None = None
+    messages: tuple[Message, ...] = ()
     with database.read() as connection:
-        rows = connection.execution_options(stream_results=True).execute(query, {"since": since})
+        rows = connection.execution_options(stream_results=True).execute(sa.text(_RECORDS), {"since": since})
         for chunk in rows.partitions(FETCH_SIZE):
             for row in chunk:
-                call = RecordedCall._make(row)
-                yield call._replace(tool_name=unescape_text(call.tool_name)) if "\ufdd0" in call.tool_name else call
+                call = RecordedCall(*row)
+                if call.is_of_run and call.conversation_id != run_id:
+                    run_id, messages = call.conversation_id, _read_messages(connection, str(call.conversation_id))
+                if "\ufdd0" in call.tool_name:
+                    call = call._replace(tool_name=unescape_text(call.tool_name))
+                yield call._replace(messages=messages) if call.conversation_id == run_id else call
+
+
+def _read_messages(connection: Connection, run_id: str) -> tuple[Message, ...]:
+    """Return the messages that a run began with; none if its entries are no longer in the store."""
+    import sqlalchemy as sa
+
+    text = connection.execute(sa.text(_BEGIN), {"stream": escape_text(RUN_PREFIX + run_id)}).scalar()
+    begin = orjson.loads(text) if text else {}
+    return tuple(begin.get("messages", ()))

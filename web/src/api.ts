@@ -36,6 +36,7 @@ export interface Approval {
   decided_at: number | null;
   decided_by: string;
   decision_reason: string;
+  origins: Record<string, string>;
   edited_arguments: JsonObject | null;
   tool?: {
     description: string;

@@ -50,6 +50,7 @@ export const chinese: Texts = {
   reasonPlaceholder: "为什么拒绝？模型会看到这段话。",
   arguments: "参数",
   noArguments: "没有参数",
+  origins: "值的来源",
   editArguments: "参数（JSON）",
   invalidJson: "这不是 JSON 对象。",
   requestedBy: "请求者",

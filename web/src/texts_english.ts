@@ -48,6 +48,7 @@ export const english = {
   reasonPlaceholder: "Why not? The model reads this.",
   arguments: "Arguments",
   noArguments: "No arguments",
+  origins: "Where the values come from",
   editArguments: "Arguments as JSON",
   invalidJson: "This is not a JSON object.",
   requestedBy: "Requested by",

@@ -262,8 +262,8 @@ class RunOrigins:
             return None
         values = list(_find_values(arguments, roles))
         if is_reading:
-            untrusted = self._find_sent_value(values)
-            return untrusted and self._explain(tool, capability, untrusted.parameter, untrusted.text)
+            sent = self._find_sent_value(values)
+            return None if sent is None else self._explain(tool, capability, sent.parameter, sent.text)
         if _is_browser(tool):
             checked = [self._find_page(tool)]
         else:

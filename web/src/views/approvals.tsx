@@ -142,6 +142,12 @@ export function RequestDetail({ request, mayApprove, onDecided, isInline = false
       )}
       <h3>{t("arguments")}</h3>
       <Fields value={request.arguments} empty={t("noArguments")} />
+      {Object.keys(request.origins).length > 0 && (
+        <>
+          <h3>{t("origins")}</h3>
+          <Fields value={request.origins} empty="" />
+        </>
+      )}
       {request.edited_arguments !== null && (
         <>
           <h3>{t("edited")}</h3>
