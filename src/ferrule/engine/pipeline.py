@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -99,7 +98,7 @@ class CallPipeline:
         """Run all steps of one call, of `tool` or of the tool that the call names."""
         origins = call.context.origins
         try:
-            action = call.prepared = self._find_action(call, tool) or await self._find_after_discovery(call, tool)
+            action = call.prepared = await self._find_action(call, tool)
             if action.prepare is not None and (tool_to_call := action.prepare(action.tool, action.capability)):
                 action = call.prepared = self._actions.get(await tool_to_call, action.capability.name)
             # Before anything is said about the tool's parameters.
@@ -225,8 +224,8 @@ class CallPipeline:
 
     # The steps
 
-    def _find_action(self, call: RunningCall, tool: Tool | None) -> PreparedAction | None:
-        """Return the tool and action that the caller names; None when they may still be discovered."""
+    async def _find_action(self, call: RunningCall, tool: Tool | None) -> PreparedAction:
+        """Return the tool and action that the caller names, after discovering them if necessary."""
         if call.argument_error is not None:
             raise InvalidArguments(call.argument_error)
         try:
@@ -234,9 +233,6 @@ class CallPipeline:
         except ToolNotFound:
             if not self._discovery.may_discover(call.tool_name):
                 raise
-            return None
-
-    async def _find_after_discovery(self, call: RunningCall, tool: Tool | None) -> PreparedAction:
         await self._discovery.wait(call.tool_name)
         try:
             return self._actions.get(tool or call.tool_name, call.action)
@@ -255,8 +251,7 @@ class CallPipeline:
 
     async def _check_elsewhere(self, call: RunningCall, action: PreparedAction) -> ValidationResult:
         """Check arguments for which that may take longer than the call, in a process that ends with the call."""
-        deadline = call.deadline = Deadline(self._deadlines_of_this_loop(), self._timeout_of(call, action))
-        self.running[call.call_id] = call
+        deadline = self._start_deadline(call, action)
         try:
             try:
                 result = await check_arguments(action.check, call.params, call.principal)
@@ -266,12 +261,12 @@ class CallPipeline:
         except (RecursionError, ValueError):  # nested too deep, or not JSON
             result = action.check.check(call.params)
         except BaseException as error:
-            cause = self._explain_exception(call, action, deadline, error)
+            cause = self._explain_exception(call, deadline, error)
             if cause is error:
                 raise
             raise cause from error
         if deadline.is_expired or (self.is_closed and call.parent is None):
-            raise self._make_stop_error(call, action, deadline)
+            raise self._make_stop_error(call, deadline)
         return result
 
     def _check_known_failure(self, call: RunningCall, action: PreparedAction) -> Output | None:
@@ -393,9 +388,7 @@ class CallPipeline:
             partial(self._log.emit_progress, call),  # `report`
             partial(self._call_nested, call),  # `call_tool`
         )
-        self.running[call.call_id] = call
-        max_timeout = None if action.max_timeout is None else self._max_timeout_of(call, action)
-        deadline = call.deadline = Deadline(self._deadlines_of_this_loop(), self._timeout_of(call, action), max_timeout)
+        deadline = self._start_deadline(call, action)
         token = Invocation.current.set(invocation)
         try:
             try:
@@ -416,7 +409,7 @@ class CallPipeline:
         except BaseException as error:
             if deadline.is_abandoned:
                 self.abandoned_tasks.add(call.tool_name, call.call_id, deadline.tasks_left())
-            cause = self._explain_exception(call, action, deadline, error)
+            cause = self._explain_exception(call, deadline, error)
             if deadline.is_expired:
                 self._concurrency.report_load(call.slot, is_overload=True)
             if cause is error:
@@ -426,7 +419,7 @@ class CallPipeline:
         if deadline.is_cancelled_by_caller:
             raise asyncio.CancelledError
         if deadline.is_expired:
-            raise self._make_stop_error(call, action, deadline)
+            raise self._make_stop_error(call, deadline)
         self._concurrency.report_load(call.slot, seconds=call.ended - call.started)
         output = Output.of(value)
         return output if action.unwrap is None else action.unwrap(output)
@@ -547,28 +540,38 @@ class CallPipeline:
                 breaker.record_abandoned()
                 raise
 
-    def _explain_exception(
-        self, call: RunningCall, action: PreparedAction, deadline: Deadline, error: BaseException
-    ) -> BaseException:
+    def _start_deadline(self, call: RunningCall, action: PreparedAction) -> Deadline:
+        """Start the clock of a call: the shorter of the caller's timeout and the tool's own."""
+        loop = asyncio.get_running_loop()
+        if self._deadlines is None or self._deadlines.loop is not loop:
+            self._deadlines = Deadlines(loop, self._config.stop_timeout)
+        timeout, max_timeout = call.context.timeout, None
+        if isinstance(timeout, DefaultTimeout):
+            timeout, max_timeout = action.timeout or self._config.default_timeout, action.max_timeout
+        elif action.timeout is not None:
+            timeout = min(timeout, action.timeout)
+        self.running[call.call_id] = call
+        deadline = call.deadline = Deadline(self._deadlines, timeout, max_timeout)
+        return deadline
+
+    def _explain_exception(self, call: RunningCall, deadline: Deadline, error: BaseException) -> BaseException:
         """Return what an exception out of a tool means, now that its deadline and its task have ended."""
         if isinstance(error, (KeyboardInterrupt, GeneratorExit)):  # GeneratorExit: the caller's coroutine is closed
             return error
         if deadline.is_cancelled_by_caller:  # whatever the tool made of it
             return error if isinstance(error, asyncio.CancelledError) else asyncio.CancelledError()
         if deadline.is_expired:
-            return self._make_stop_error(call, action, deadline)
+            return self._make_stop_error(call, deadline)
         if isinstance(error, asyncio.CancelledError):
             return ExecutionFailed(f"Tool {call.tool_name!r} cancelled itself.")
         return to_call_error(error)
 
-    def _make_stop_error(self, call: RunningCall, action: PreparedAction, deadline: Deadline) -> CallError:
+    def _make_stop_error(self, call: RunningCall, deadline: Deadline) -> CallError:
         if self.is_closed or call.is_cancelled:
             outcome = {"outcome": "unknown"} if deadline.is_abandoned else {}
             reason = "the call was cancelled" if call.is_cancelled else "the engine was closed"
             return CallCancelled(f"Tool {call.tool_name!r} was stopped, because {reason}.", **outcome)
-        return deadline.timeout_error(
-            call.tool_name, self._timeout_of(call, action), self._max_timeout_of(call, action)
-        )
+        return deadline.timeout_error(call.tool_name)
 
     async def _call_nested(
         self, outer: RunningCall, tool_name: str, params: dict[str, Any], action: str | None
@@ -584,20 +587,3 @@ class CallPipeline:
             policy=outer.policy,
         )
         return await self.run(self.start_call(tool_name, action, params, context))
-
-    def _deadlines_of_this_loop(self) -> Deadlines:
-        loop = asyncio.get_running_loop()
-        if self._deadlines is None or self._deadlines.loop is not loop:
-            self._deadlines = Deadlines(loop, self._config.stop_timeout)
-        return self._deadlines
-
-    def _max_timeout_of(self, call: RunningCall, action: PreparedAction) -> float | None:
-        """Return how long the call may take while it reports progress; None where the caller has set a time."""
-        return action.max_timeout if isinstance(call.context.timeout, DefaultTimeout) else None
-
-    def _timeout_of(self, call: RunningCall, action: PreparedAction) -> float:
-        """Return the shorter of the caller's timeout and the tool's own, in seconds."""
-        timeout = call.context.timeout
-        if isinstance(timeout, DefaultTimeout):
-            return action.timeout or self._config.default_timeout
-        return min(timeout, action.timeout or math.inf)
