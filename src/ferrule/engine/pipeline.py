@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from ferrule.concurrency import Slot, ToolConcurrencyController
+from ferrule.concurrency import ToolConcurrencyController
 from ferrule.core.call import (
     DEFAULT_TIMEOUT,
     CallMemory,
@@ -29,13 +29,13 @@ from ferrule.core.call import (
     ToolExecutor,
     ValidationResult,
 )
-from ferrule.core.content import Output, copy_json
+from ferrule.core.content import Output, copy_json, is_larger_than
 from ferrule.core.events import EventBus
 from ferrule.core.names import did_you_mean
 from ferrule.core.permission import Decision
 from ferrule.core.spec import Tool
 from ferrule.engine.authorization import Authorizer
-from ferrule.engine.call_state import ActionTable, CallLog, PreparedAction, RunningCall
+from ferrule.engine.call_state import ActionTable, CallLog, PreparedAction, RunningCall, keep_names
 from ferrule.engine.config import ToolEngineConfig
 from ferrule.engine.deadline import AbandonedTasks, Deadline, Deadlines, run_until_abandoned
 from ferrule.engine.output_limit import cut_error, cut_output
@@ -119,9 +119,13 @@ class CallPipeline:
                     await self._pay(call, action)
                 try:
                     await self._acquire_slot(call, action)
-                    if call.approval is not None:
-                        await self._use_approval(call, action)
-                    self._log.record_start(call)
+                    try:
+                        if call.approval is not None:
+                            await self._authorizer.use_approval(call, action)
+                        self._log.record_start(call)
+                    except BaseException:
+                        action.breaker.record_abandoned()  # the call has entered it and does not run
+                        raise
                     output = await self._run_tool(call, action, executor)
                 except NeedsApproval as signal:
                     output = await self._run_with_approval(call, action, executor, signal)
@@ -129,7 +133,8 @@ class CallPipeline:
                     if call.slot is not None and call.slot.outer is None:
                         self._concurrency.release(call.slot)
                     elif call.slot is not None:
-                        await self._release_nested_slot(call, call.slot)
+                        with call.pause_outer_deadlines():  # it waits until the outer call has its slot again
+                            await self._concurrency.release_and_wait(call.slot)
                     if call.payment is not None and call.started is None:
                         await self._costs.correct(call.payment, 0.0)
             result = self._normalize_result(call, action, output)
@@ -171,15 +176,20 @@ class CallPipeline:
         parent = self.running.get(invocation.call_id) if invocation is not None else None
         if self.is_closed and parent is None:  # a tool that may still finish may still call others
             raise SetupError("This engine is closed. Start it again, or make another.")
-        # A task that a tool has left behind may do no more than the tool.
-        outer = parent if parent is not None or invocation is None else self._find_ended_call(invocation)
+        outer = parent
+        if parent is None and invocation is not None:
+            nested = invocation.call_tool
+            if isinstance(nested, partial) and nested.func == self._call_nested:
+                outer = nested.args[0]  # a task that a tool has left behind may do no more than the tool
         if outer is not None or context.is_approved:
             context = self._authorizer.context_of_nested_call(context, outer)
         call = RunningCall(self._store.new_record_id(), tool_name, action, params, context, on_progress, parent)
         if context.tool_call_id is not None:
             call.add_metadata(tool_call_id=context.tool_call_id)
-        if type(params) is dict:
-            call.refuse_larger_params(self._config.max_input)
+        if type(params) is dict and is_larger_than(params, self._config.max_input):
+            limit = f"{self._config.max_input:,}"
+            call.argument_error = f"The arguments have more than {limit} bytes. Send less, or write it to a file."
+            call.params = keep_names(params)  # for the record and events
         if self._events.has_subscribers:
             self._log.emit_before_call(call)
         return call
@@ -192,11 +202,6 @@ class CallPipeline:
         call.is_cancelled = True
         call.deadline.expire()
         return True
-
-    def _find_ended_call(self, invocation: Invocation) -> RunningCall | None:
-        """Return the call of this engine that an invocation was for."""
-        nested = invocation.call_tool
-        return nested.args[0] if isinstance(nested, partial) and nested.func == self._call_nested else None
 
     async def end_running(self, grace: float) -> None:
         """Let running calls finish for some seconds, then stop them."""
@@ -365,18 +370,6 @@ class CallPipeline:
         if action.breaker.faults:
             action.breaker.begin_call(call.tool_name)  # checked again: other calls may have opened the circuit
 
-    async def _use_approval(self, call: RunningCall, action: PreparedAction) -> None:
-        try:
-            await self._authorizer.use_approval(call, action)
-        except BaseException:
-            action.breaker.record_abandoned()  # the call has entered it and does not run
-            raise
-
-    async def _release_nested_slot(self, call: RunningCall, slot: Slot) -> None:
-        """Give the slot back to the call that made this one, which continues once it has the slot."""
-        with call.pause_outer_deadlines():
-            await self._concurrency.release_and_wait(slot)
-
     async def _run_tool(self, call: RunningCall, action: PreparedAction, executor: ToolExecutor) -> Output:
         """Run the tool under its timeout. When this returns or raises, the tool has ended."""
         invocation = Invocation(
@@ -439,11 +432,10 @@ class CallPipeline:
     def _normalize_result(self, call: RunningCall, action: PreparedAction, output: Output) -> ToolExecutionResult:
         if call.cache_key is not None and call.attempts:
             self._cache.add(call.cache_key, action.tool, output, action.effects.cache_ttl)
-        data, secrets = output.data, call.record.secrets if call.record is not None else ()
-        cut = cut_output(data, action.max_output, self._store, secrets)
-        if cut is not None:
-            data = cut.data
-            call.add_metadata(artifact_id=cut.artifact_id, truncated=True, size=cut.size)
+        secrets = call.record.secrets if call.record is not None else ()
+        data, cut = cut_output(output.data, action.max_output, self._store, secrets)
+        if cut:
+            call.add_metadata(**cut)
         return ToolExecutionResult(
             True,
             call.tool_name,
