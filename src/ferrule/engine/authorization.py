@@ -155,7 +155,7 @@ class Authorizer:
         request, binding = call.approval
         record = call.record = make_record(call)
         record.metadata = {**record.metadata, "approval_id": request.approval_id}
-        use = self._approvals.use(request, binding, record, secret_names=action.secret_names)
+        use = self._approvals.use(request, binding, record, secret_names=action.capability.secret_names)
         if not await _await_store_reply(call, use):
             current = await self._approvals.get(request.approval_id)
             if current.state == "used":  # by an identical call; this one was not approved yet
@@ -174,11 +174,13 @@ class Authorizer:
             except SetupError as error:
                 unusable = str(error)
             reason = f"{unusable} {reason}"
-        secrets = self._redaction.find_secrets(call.params, action.secret_names)
-        arguments = self._redaction.redact_params(call.params, action.secret_names, secrets)
+        secrets = self._redaction.find_secrets(call.params, action.capability.secret_names)
+        arguments = self._redaction.redact_params(call.params, action.capability.secret_names, secrets)
         reason = self._redaction.redact_text(reason, secrets)
         hidden = [
-            name for name in arguments if name not in action.secret_names and arguments[name] != call.params[name]
+            name
+            for name in arguments
+            if name not in action.capability.secret_names and arguments[name] != call.params[name]
         ]
         if hidden:  # a model could hide anything in what looks like a secret
             reason += (

@@ -27,7 +27,7 @@ from ferrule.core.content import Content, Output, Resource, Text, copy_json, saf
 from ferrule.core.elicitation import Elicitation, OnElicit
 from ferrule.core.events import EventBus, ToolEngineEvent, ToolEngineEventType
 from ferrule.core.permission import LOCAL_USER, CallPolicy, Decision, Principal
-from ferrule.core.spec import Effects, Tool, ToolCapability
+from ferrule.core.spec import Effects, Limits, Tool, ToolCapability
 from ferrule.engine.config import OnStoreFailure, ToolEngineConfig
 from ferrule.engine.deadline import Deadline
 from ferrule.engine.resilience import CacheKey, CircuitBreaker
@@ -62,12 +62,8 @@ class PreparedAction:
     unwrap: Callable[[Output], Output] | None
     breaker: CircuitBreaker
     effects: Effects
-    is_repeatable: bool
+    limits: Limits
     bucket: str
-    timeout: float | None
-    max_timeout: float | None
-    max_output: int
-    secret_names: frozenset[str]
     price: float
     """Of one call."""
     last_decision: tuple[Principal, CallPolicy, Decision] | None = None
@@ -118,7 +114,7 @@ class ActionTable:
         return breaker
 
     def _prepare_action(self, tool: Tool, capability: ToolCapability) -> PreparedAction:
-        limits, effects = tool.spec.limits_of(capability), tool.spec.effects_of(capability)
+        limits = tool.spec.limits_of(capability)
         executor = self._executors.choose(tool.handler, limits)
         validates_itself = getattr(executor, "validates_itself", None)
         return PreparedAction(
@@ -131,13 +127,9 @@ class ActionTable:
             validates_itself=validates_itself is not None and validates_itself(capability),
             unwrap=getattr(executor, "unwrap", None),
             breaker=self.breaker(tool.source, tool.id),
-            effects=effects,
-            is_repeatable=effects.repeatable,
+            effects=tool.spec.effects_of(capability),
+            limits=limits,
             bucket=tool.spec.bucket_of(capability),
-            timeout=limits.timeout,
-            max_timeout=limits.max_timeout,
-            max_output=limits.max_output or self._config.max_output,
-            secret_names=capability.secret_names,
             price=self._costs.price_of(tool.spec, capability),
         )
 
@@ -321,7 +313,7 @@ class CallLog:
     def emit_before_call(self, call: RunningCall) -> None:
         if self._events.has_subscriber_for(ToolEngineEventType.BEFORE_TOOL_CALL):
             try:
-                names = self._actions.get(call.tool_name, call.action).secret_names
+                names = self._actions.get(call.tool_name, call.action).capability.secret_names
             except Exception:  # what is wrong with the name is reported by the next step
                 params = _recordable_params(call)
             else:
@@ -539,4 +531,4 @@ def _secrets_of(call: RunningCall) -> tuple[str, ...]:
 
 
 def _secret_names(call: RunningCall) -> frozenset[str]:
-    return call.prepared.secret_names if call.prepared is not None else frozenset()
+    return call.prepared.capability.secret_names if call.prepared is not None else frozenset()
