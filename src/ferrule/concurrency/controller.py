@@ -69,7 +69,7 @@ class ToolConcurrencyController:
     def __init__(self, config: ConcurrencyConfig | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.config = ConcurrencyConfig() if config is None else config
         self._clock = clock
-        self._limits = dict(self.config.bucket_limits)
+        self._limits: dict[str, int] = {}
         self._rates: dict[str, CallRate | LeasedRate] = {}
         self._adaptive = {
             bucket: AdaptiveLimit(
@@ -77,14 +77,11 @@ class ToolConcurrencyController:
             )
             for bucket, minimum in self.config.adaptive_limits.items()
         }
-        self._fleet: FleetLimits | None = None
-        if self.config.shared:
-            rates = {bucket: LeasedRate(limit) for bucket, limit in self.config.rate_limits.items()}
-            self._rates.update(rates)
-            self._fleet = FleetLimits(self.config, self._limits, rates, lambda: self._scheduler, clock=clock)
-        else:
-            self._rates.update({bucket: CallRate(limit) for bucket, limit in self.config.rate_limits.items()})
+        self._fleet = FleetLimits(self.config, lambda: self._scheduler, clock=clock) if self.config.shared else None
         self._scheduler = self._make_scheduler()
+        for name in dict.fromkeys((*self.config.bucket_limits, *self.config.rate_limits)):
+            rate = self.config.rate_limits.get(name)
+            self.add_bucket(name, slots=self.config.bucket_limits.get(name), calls_per_minute=rate)
         # Not at module level as usual: the slots of two controllers must not be taken for nested ones of each other.
         self._current: ContextVar[Slot | None] = ContextVar("ferrule_slot", default=None)
         # Calls of workflow nodes are not limited: they get this slot, which is never counted.
@@ -101,18 +98,16 @@ class ToolConcurrencyController:
         """Limit one more bucket, before it is used. A bucket that exists is not changed."""
         if name in self._scheduler.buckets:
             return
-        rate: CallRate | LeasedRate | None = None
+        if slots is not None:
+            self._limits[name] = slots
+        if calls_per_minute is not None and self._fleet is None:
+            self._rates[name] = CallRate(calls_per_minute)
         if self._fleet is not None:
             leased_rate = None if calls_per_minute is None else LeasedRate(calls_per_minute)
             self._fleet.add_bucket(name, slots, leased_rate)
-            rate = leased_rate
-        elif calls_per_minute is not None:
-            rate = CallRate(calls_per_minute)
-        if slots is not None:
-            self._limits[name] = slots
-        if rate is not None:
-            self._rates[name] = rate
-        self._scheduler.add_limited_bucket(name, slots, rate, is_leased=self._fleet is not None)
+            if leased_rate is not None:
+                self._rates[name] = leased_rate
+        self._scheduler.add_limited_bucket(name, slots, self._rates.get(name), self._adaptive.get(name))
 
     def yield_to_others(self) -> None:
         """Let the calls of other processes go first where limits are shared: for batches beside live traffic."""
@@ -351,15 +346,24 @@ class ToolConcurrencyController:
             scheduler.loop = loop
             return scheduler
         if not scheduler.is_idle:
-            _abandon_scheduler(scheduler, scheduler.loop)
+            if not scheduler.loop.is_closed():
+                raise _two_loops_error(scheduler)
+            logger.warning(
+                "running=<%d>, waiting=<%d> | the event loop of these calls was closed, their slots are free again",
+                scheduler.running,
+                scheduler.waiting,
+            )
+            scheduler.abandon()
         self._scheduler = self._make_scheduler()
         self._scheduler.loop = loop
         return self._scheduler
 
     def _make_scheduler(self) -> SlotScheduler:
-        if self._fleet is None:
-            return SlotScheduler(self.config, self._limits, self._rates, self._clock, adaptive=self._adaptive)
-        return SlotScheduler(self.config, self._limits, self._rates, self._clock, self._fleet.wake, self._adaptive)
+        on_demand = self._fleet.wake if self._fleet is not None else lambda: None
+        scheduler = SlotScheduler(self.config, self._clock, on_demand)
+        for name in dict.fromkeys((*self._limits, *self._rates)):
+            scheduler.add_limited_bucket(name, self._limits.get(name), self._rates.get(name), self._adaptive.get(name))
+        return scheduler
 
 
 @asynccontextmanager
@@ -400,17 +404,6 @@ async def _wait_until_one_is_reclaimed(slots: Sequence[Slot]) -> None:
         finally:
             for change in changes:
                 change.cancel()
-
-
-def _abandon_scheduler(scheduler: SlotScheduler, loop: asyncio.AbstractEventLoop) -> None:
-    if not loop.is_closed():
-        raise _two_loops_error(scheduler)
-    logger.warning(
-        "running=<%d>, waiting=<%d> | the event loop of these calls was closed, their slots are free again",
-        scheduler.running,
-        scheduler.waiting,
-    )
-    scheduler.abandon()
 
 
 def _two_loops_error(scheduler: SlotScheduler) -> SetupError:

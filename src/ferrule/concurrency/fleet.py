@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -79,17 +79,15 @@ class FleetLimits:
     def __init__(
         self,
         config: ConcurrencyConfig,
-        limits: Mapping[str, int],
-        rates: Mapping[str, LeasedRate],
         get_scheduler: Callable[[], SlotScheduler],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take the `limits` and `rates` of buckets, by their names."""
-        self._config, self._rates, self._get_scheduler, self._clock = config, dict(rates), get_scheduler, clock
+        self._config, self._get_scheduler, self._clock = config, get_scheduler, clock
         self._owner = uuid4().hex
-        self._limits = dict(limits)
-        self._slots = {name: _LeasedSlots() for name in limits}
+        self._limits: dict[str, int] = {}
+        self._rates: dict[str, LeasedRate] = {}
+        self._slots: dict[str, _LeasedSlots] = {}
         self._requested: dict[str, int] = {}
         """Calls that are not in a queue and need a slot now, by bucket."""
         self._renew_leases: RenewLeases | None = None
@@ -102,7 +100,7 @@ class FleetLimits:
         """Whether this process keeps only one slot of a bucket while calls of others wait for slots of it."""
 
     def add_bucket(self, name: str, limit: int | None, rate: LeasedRate | None) -> None:
-        """Lease slots and starts of one more bucket."""
+        """Lease slots and starts of a bucket."""
         if limit is not None:
             self._limits[name], self._slots[name] = limit, _LeasedSlots()
         if rate is not None:
@@ -205,9 +203,13 @@ class FleetLimits:
     async def _renew(self) -> None:
         assert self._renew_leases is not None, "it was started"
         self._stop_expired()
-        sent_at, request = self._clock(), self._build_request()
-        if not request.slots and not request.starts:
+        sent_at = now = self._clock()
+        wanted_slots = {name: wish for name in self._slots if (wish := self._request_slots(name, now)) is not None}
+        wanted_starts = {name: rate for name in self._rates if (rate := self._request_starts(name, now)) is not None}
+        if not wanted_slots and not wanted_starts:
             return
+        seconds = self._config.lease_seconds
+        request = LeaseRequest(owner=self._owner, seconds=seconds, slots=wanted_slots, starts=wanted_starts)
         try:
             slots, starts = await self._renew_leases(request)
         except Exception as error:  # whatever it is, calls wait for the next try
@@ -230,12 +232,6 @@ class FleetLimits:
             rate.next_at = self._clock() + next_in
         self._stop_expired()
         self._get_scheduler().start_ready()
-
-    def _build_request(self) -> LeaseRequest:
-        now = self._clock()
-        slots = {name: wish for name in self._slots if (wish := self._request_slots(name, now)) is not None}
-        starts = {name: rate for name in self._rates if (rate := self._request_starts(name, now)) is not None}
-        return LeaseRequest(owner=self._owner, seconds=self._config.lease_seconds, slots=slots, starts=starts)
 
     def _request_slots(self, name: str, now: float) -> SlotRequest | None:
         """Return what to ask for a bucket. From here until the answer, the bucket uses only what it keeps."""

@@ -16,13 +16,12 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from operator import attrgetter
 from sys import maxsize
-from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
 from ferrule.concurrency.config import ConcurrencyConfig
@@ -115,22 +114,12 @@ class Bucket:
 class SlotScheduler:
     """The slots of one event loop."""
 
-    def __init__(
-        self,
-        config: ConcurrencyConfig,
-        limits: Mapping[str, int],
-        rates: Mapping[str, CallRate | LeasedRate],
-        clock: Callable[[], float],
-        on_demand: Callable[[], None] = lambda: None,
-        adaptive: Mapping[str, AdaptiveLimit] = MappingProxyType({}),
-    ) -> None:
-        """Take the `limits` and `rates` of buckets. Call `on_demand` when a call has to wait in a bucket whose
-        limit is leased.
-        """
+    def __init__(self, config: ConcurrencyConfig, clock: Callable[[], float], on_demand: Callable[[], None]) -> None:
+        """Call `on_demand` when a call has to wait in a bucket whose limit is leased."""
         self.loop: asyncio.AbstractEventLoop | None = None
         self.clock = clock
         self.on_demand = on_demand
-        self.limit = config.max_concurrent
+        self.limit, self._is_shared = config.max_concurrent, config.shared
         self.running = 0
         self.waiting = 0
         self.reclaiming: dict[Slot, None] = {}
@@ -139,11 +128,6 @@ class SlotScheduler:
         """The first is for all buckets without limits."""
         self.buckets: dict[str, Bucket] = {}
         self.rate_limited: list[Bucket] = []
-        for name in dict.fromkeys((*limits, *rates)):
-            bucket = self.add_limited_bucket(name, limits.get(name), rates.get(name), is_leased=config.shared)
-            bucket.adaptive = adaptive.get(name)
-            if bucket.adaptive is not None and not config.shared:
-                bucket.limit = bucket.adaptive.slots
 
     @property
     def is_idle(self) -> bool:
@@ -155,17 +139,18 @@ class SlotScheduler:
         return bucket
 
     def add_limited_bucket(
-        self, name: str, limit: int | None, rate: CallRate | LeasedRate | None, *, is_leased: bool
-    ) -> Bucket:
+        self, name: str, limit: int | None, rate: CallRate | LeasedRate | None, adaptive: AdaptiveLimit | None
+    ) -> None:
         """Add a bucket with separate limits, and so with a separate queue."""
-        bucket = self.buckets[name] = Bucket(name, self, [], maxsize if limit is None else limit, rate)
-        bucket.is_leased = is_leased
-        if is_leased and limit is not None:
+        bucket = self.buckets[name] = Bucket(name, self, [], maxsize if limit is None else limit, rate, adaptive)
+        bucket.is_leased = self._is_shared
+        if bucket.is_leased and limit is not None:
             bucket.limit, bucket.usable_until = 0, 0.0
+        elif adaptive is not None:
+            bucket.limit = adaptive.slots
         self.queues.append(bucket.queue)
         if rate is not None:
             self.rate_limited.append(bucket)
-        return bucket
 
     def try_start(self, slot: Slot) -> bool:
         """Start the call if there is room and no waiting call is ahead of it."""
@@ -292,9 +277,7 @@ class SlotScheduler:
             if not bucket.rate.allows(now):
                 return False
             bucket.rate.add_start(now)
-        self.running += 1
-        bucket.current += 1
-        slot.state = ACTIVE
+        self._activate(slot)
         return True
 
     def _try_start_nested(self, slot: Slot, outer: Slot) -> bool:

@@ -67,18 +67,10 @@ def elicitation_callback(tool_id: str, on_elicit: OnElicit) -> ElicitationFnT:
         if waiting > MAX_WAITING:
             logger.warning("tool=<%s> | too many questions are waiting: this one is cancelled", tool_id)
             return ElicitResult(action="cancel")
+        schema = None if isinstance(params, ElicitRequestURLParams) else dict(params.requested_schema)
+        url = params.url if isinstance(params, ElicitRequestURLParams) else None
+        question = Elicitation(tool_id=tool_id, message=params.message, schema=schema, url=url, turn=turn)
         waiting += 1
-        try:
-            return await answer(params)
-        finally:
-            waiting -= 1
-
-    async def answer(params: Any) -> ElicitResult:
-        if isinstance(params, ElicitRequestURLParams):
-            question = Elicitation(tool_id=tool_id, message=params.message, url=params.url, turn=turn)
-        else:
-            schema = dict(params.requested_schema)
-            question = Elicitation(tool_id=tool_id, message=params.message, schema=schema, turn=turn)
         try:
             content = await on_elicit(question)
         except CallCancelled:
@@ -86,6 +78,8 @@ def elicitation_callback(tool_id: str, on_elicit: OnElicit) -> ElicitationFnT:
         except Exception:
             logger.exception("tool=<%s> | asking the user failed: the question is cancelled", tool_id)
             return ElicitResult(action="cancel")
+        finally:
+            waiting -= 1
         if content is None:
             return ElicitResult(action="decline")
         if question.url:

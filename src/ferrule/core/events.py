@@ -122,6 +122,7 @@ class EventBus:
 
     def __init__(self) -> None:
         self._subscribers: tuple[_Subscriber, ...] = ()
+        self._async_subscribers: tuple[_AsyncSubscriber, ...] = ()
         self._lock = threading.Lock()
         self.has_subscribers = False
         """Without subscribers, events need not be created at all."""
@@ -136,18 +137,16 @@ class EventBus:
         """
         if not callable(callback):
             raise TypeError(f"a subscriber must be a function that takes an event, not {callback!r}")
-        accepts = event_filter if callable(event_filter) else None  # `emit` looks at the types of other filters
-        subscriber: _Subscriber
-        if inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(
-            getattr(callback, "__call__", None)  # noqa: B004 (an object with an async __call__)
-        ):
-            subscriber = _AsyncSubscriber(callback, accepts)
-        else:
-            subscriber = _Subscriber(callback, accepts)
+        accepts, types = None, None
         if isinstance(event_filter, ToolEngineEventType):
-            subscriber.types = frozenset({event_filter})
-        elif event_filter is not None and not callable(event_filter):
-            subscriber.types = frozenset(map(ToolEngineEventType, event_filter))
+            types = frozenset({event_filter})
+        elif callable(event_filter):
+            accepts = event_filter
+        elif event_filter is not None:
+            types = frozenset(map(ToolEngineEventType, event_filter))
+        call = getattr(callback, "__call__", None)  # noqa: B004 (an object with an async __call__)
+        is_async = inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(call)
+        subscriber = (_AsyncSubscriber if is_async else _Subscriber)(callback, accepts, types)
         with self._lock:
             self._set((*self._subscribers, subscriber))
         return lambda: self._remove(subscriber)
@@ -166,19 +165,6 @@ class EventBus:
     def emit(self, event: ToolEngineEvent) -> None:
         for subscriber in self._subscribers_of.get(event.event_type, ()):
             subscriber.deliver(event)
-
-    def emit_call_event(
-        self,
-        event_type: ToolEngineEventType,
-        tool_name: str,
-        call_id: str,
-        data: dict[str, Any],
-        error: str | None = None,
-        error_type: str | None = None,
-        principal: Principal | None = None,
-    ) -> None:
-        """Emit an event of a call. Positional arguments: every call emits several."""
-        self.emit(ToolEngineEvent(event_type, tool_name, call_id, error, error_type, data, time.time(), principal))
 
     @contextlib.contextmanager
     def emit_start_and_end(
@@ -207,19 +193,21 @@ class EventBus:
     async def drain(self, timeout: float = 5.0) -> None:
         """Wait until all events so far have been delivered."""
         deadline = time.monotonic() + timeout
-        while any(s.has_pending for s in self._subscribers) and time.monotonic() < deadline:
+        while any(s.has_pending for s in self._async_subscribers) and time.monotonic() < deadline:
             await asyncio.sleep(0.001)
 
     async def aclose(self) -> None:
         """Deliver all events so far, then end the tasks of subscribers, which stay subscribed."""
         await self.drain()
-        for subscriber in self._subscribers:
-            subscriber.release()
+        for subscriber in self._async_subscribers:
+            subscriber.end_task()
 
     def _remove(self, subscriber: _Subscriber) -> None:
         with self._lock:
             self._set(tuple(s for s in self._subscribers if s is not subscriber))
-        subscriber.close()
+        if isinstance(subscriber, _AsyncSubscriber):
+            subscriber.queue.clear()
+            subscriber.end_task()
 
     def _set(self, subscribers: tuple[_Subscriber, ...]) -> None:
         self._subscribers = subscribers
@@ -229,7 +217,8 @@ class EventBus:
             for event_type in ToolEngineEventType
         }
         self._subscribers_of = {event_type: some for event_type, some in by_type.items() if some}
-        self.has_async_subscribers = any(isinstance(s, _AsyncSubscriber) for s in subscribers)
+        self._async_subscribers = tuple(s for s in subscribers if isinstance(s, _AsyncSubscriber))
+        self.has_async_subscribers = bool(self._async_subscribers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,11 +244,11 @@ class RunEvents:
 class _Subscriber:
     """Calls one callback with the events that it gets."""
 
-    types: frozenset[ToolEngineEventType] | None = None
-    """The only types it gets, if its filter names them."""
-
-    def __init__(self, callback: EventCallback, accepts: Predicate | None) -> None:
-        self.callback, self._accepts = callback, accepts
+    def __init__(
+        self, callback: EventCallback, accepts: Predicate | None, types: frozenset[ToolEngineEventType] | None
+    ) -> None:
+        """`types` are the only ones that the bus delivers here; None: all."""
+        self.callback, self._accepts, self.types = callback, accepts, types
         self._is_slow = False
 
     def deliver(self, event: ToolEngineEvent) -> None:
@@ -283,16 +272,6 @@ class _Subscriber:
                 seconds,
             )
 
-    @property
-    def has_pending(self) -> bool:
-        return False
-
-    def release(self) -> None:
-        """End what delivers events until the next one."""
-
-    def close(self) -> None:
-        """Drop what is queued and deliver nothing more."""
-
     def _log_failure(self, event: ToolEngineEvent) -> None:
         logger.exception("subscriber=<%r>, event=<%s> | failed", self.callback, event.event_type.value)
 
@@ -300,44 +279,42 @@ class _Subscriber:
 class _AsyncSubscriber(_Subscriber):
     """Awaits the callback in a task that runs while there are events."""
 
-    def __init__(self, callback: EventCallback, accepts: Predicate | None) -> None:
-        super().__init__(callback, accepts)
-        self._queue: deque[ToolEngineEvent] = deque()
-        self._busy = False
-        self._dropped = 0
-        self._task: asyncio.Task[None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+    _is_busy = False
+    _dropped = 0
+    _task: asyncio.Task[None] | None = None
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    def __init__(
+        self, callback: EventCallback, accepts: Predicate | None, types: frozenset[ToolEngineEventType] | None
+    ) -> None:
+        super().__init__(callback, accepts, types)
+        self.queue: deque[ToolEngineEvent] = deque()
 
     @property
     def has_pending(self) -> bool:
-        return bool(self._queue) or self._busy
+        return bool(self.queue) or self._is_busy
 
     def deliver(self, event: ToolEngineEvent) -> None:
-        if len(self._queue) >= MAX_QUEUE_LENGTH:
-            self._queue.popleft()
+        if len(self.queue) >= MAX_QUEUE_LENGTH:
+            self.queue.popleft()
             self._dropped += 1
             if self._dropped.bit_count() == 1:  # 1, 2, 4, 8 …: does not flood the log
                 logger.warning(
                     "subscriber=<%r>, dropped=<%d> | too slow, oldest events dropped", self.callback, self._dropped
                 )
-        self._queue.append(event)
-        if self._busy and self._loop is not None and self._loop.is_closed():
-            self._busy = False  # the task ended with its loop
-        if self._busy:
+        self.queue.append(event)
+        has_loop = self._loop is not None and not self._loop.is_closed()
+        if self._is_busy and has_loop:
             return
+        self._is_busy = False  # a task that was running has ended with its loop
         try:
-            loop = asyncio.get_running_loop()
+            self._start(asyncio.get_running_loop())
         except RuntimeError:  # emitted from a thread, such as a file watcher's
-            if self._loop is not None and not self._loop.is_closed():
+            if self._loop is not None and has_loop:
                 self._loop.call_soon_threadsafe(self._start, self._loop)
-            return
-        self._start(loop)
 
-    def close(self) -> None:
-        self._queue.clear()
-        self.release()
-
-    def release(self) -> None:
+    def end_task(self) -> None:
+        """End the task until the next event comes."""
         task, loop = self._task, self._loop
         if task is None or task.done() or loop is None or loop.is_closed():
             return
@@ -348,15 +325,15 @@ class _AsyncSubscriber(_Subscriber):
             loop.call_soon_threadsafe(task.cancel)
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        if not self._busy:
-            self._busy, self._loop = True, loop
+        if not self._is_busy:
+            self._is_busy, self._loop = True, loop
             # In a context of its own: calls that a subscriber makes are not part of the call it watches.
             self._task = loop.create_task(self._run(), name="ferrule-subscriber", context=contextvars.Context())
 
     async def _run(self) -> None:
         try:
-            while self._queue:
-                event = self._queue.popleft()
+            while self.queue:
+                event = self.queue.popleft()
                 try:
                     if self._accepts is None or self._accepts(event):
                         await self.callback(event)
@@ -367,7 +344,7 @@ class _AsyncSubscriber(_Subscriber):
                         raise
                     self._log_failure(event)
         finally:
-            self._busy = False
+            self._is_busy = False
 
     def _is_ending(self) -> bool:
         """Return whether the task is being ended from outside; the callback may raise the same exceptions itself."""

@@ -93,7 +93,13 @@ def count_images(message: Message) -> int:
 
 def assistant_message(text: str = "", calls: Iterable[ToolCall] = ()) -> Message:
     """Return a model's text and the calls it requests."""
-    tool_calls = [_encode_tool_call(call) for call in calls]
+    tool_calls: list[dict[str, Any]] = []
+    for call in calls:
+        # With lone surrogates: a run that waits continues from this JSON with exactly the same arguments.
+        exact = encode_json(call.arguments, escape_surrogates=True).decode()
+        arguments = call.raw if call.error is not None and call.raw else exact
+        function = {"name": call.name, "arguments": arguments}
+        tool_calls.append({"id": call.id, "type": "function", "function": function})
     message: Message = {"role": "assistant", "content": text or (None if tool_calls else "")}
     if tool_calls:
         message["tool_calls"] = tool_calls
@@ -113,13 +119,6 @@ def text_of_message(message: Mapping[str, Any]) -> str:
     if not isinstance(content, list):
         return ""
     return "\n".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))
-
-
-def _encode_tool_call(call: ToolCall) -> dict[str, Any]:
-    # With lone surrogates: a run that waits continues from this JSON with exactly the same arguments.
-    exact = encode_json(call.arguments, escape_surrogates=True).decode()
-    arguments = call.raw if call.error is not None and call.raw else exact
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
 # The arguments of calls as model APIs send them: a JSON text, which may be invalid.

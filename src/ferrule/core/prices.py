@@ -63,13 +63,10 @@ class PriceList:
             return ModelPrice()
         return price
 
-    def find_tool_price(self, *names: str) -> float | None:
-        """Return the price of a call that is known by these names, the most exact first."""
-        return next((price for name in names if (price := _look_up(self.tools, name)) is not None), None)
-
     def price_of_call(self, spec: ToolSpec, capability: ToolCapability) -> float:
         """Return the price of a call of an action: of this list, else of its spec, else 0."""
-        price = self.find_tool_price(f"{spec.tool_id}__{capability.name}", spec.tool_id)
+        names = (f"{spec.tool_id}__{capability.name}", spec.tool_id)
+        price = next((price for name in names if (price := _look_up(self.tools, name)) is not None), None)
         return price if price is not None else spec.price_of(capability) or 0.0
 
 

@@ -13,7 +13,7 @@ from ferrule.core.names import did_you_mean
 from ferrule.core.permission import LOCAL_USER, CallPolicy, Decision, Principal
 from ferrule.engine.call_state import PreparedAction, RunningCall, make_record
 from ferrule.errors import NeedsApproval, PermissionDenied, SetupError, StoreError, ToolNotFound, error_text
-from ferrule.policy.approvals import ApprovalRequest, Approvals, CallBinding, explain_mismatch
+from ferrule.policy.approvals import Approvals, CallBinding, explain_mismatch
 from ferrule.policy.policy import CombinedPolicy, Permissions, Policy
 from ferrule.store import ToolKnowledgeStore
 
@@ -138,7 +138,12 @@ class Authorizer:
         if request is None:
             raise await self._request_approval(call, action, binding, reason, details)
         if request.state == "refused":
-            raise PermissionDenied(_explain_refusal(request, is_repeated=not is_named), refused=True)
+            text = request.refusal
+            if not is_named:
+                text = "The user has refused the same call before in this run and was not asked again."
+                text = f"{text} {request.decision_reason}".strip()
+                text += " Do not repeat it: find another way, or say what is missing."
+            raise PermissionDenied(text, refused=True)
         call.approval = (request, binding)
         if request.edited_arguments is not None:
             call.add_metadata(arguments_edited=True)
@@ -150,7 +155,7 @@ class Authorizer:
         request, binding = call.approval
         record = call.record = make_record(call)
         record.metadata = {**record.metadata, "approval_id": request.approval_id}
-        use = self._approvals.use(request, binding, record, secret_names=action.secret_names)
+        use = self._approvals.use(request, binding, record, secret_names=action.capability.secret_names)
         if not await _await_store_reply(call, use):
             current = await self._approvals.get(request.approval_id)
             if current.state == "used":  # by an identical call; this one was not approved yet
@@ -169,11 +174,13 @@ class Authorizer:
             except SetupError as error:
                 unusable = str(error)
             reason = f"{unusable} {reason}"
-        secrets = self._redaction.find_secrets(call.params, action.secret_names)
-        arguments = self._redaction.redact_params(call.params, action.secret_names, secrets)
+        secrets = self._redaction.find_secrets(call.params, action.capability.secret_names)
+        arguments = self._redaction.redact_params(call.params, action.capability.secret_names, secrets)
         reason = self._redaction.redact_text(reason, secrets)
         hidden = [
-            name for name in arguments if name not in action.secret_names and arguments[name] != call.params[name]
+            name
+            for name in arguments
+            if name not in action.capability.secret_names and arguments[name] != call.params[name]
         ]
         if hidden:  # a model could hide anything in what looks like a secret
             reason += (
@@ -220,13 +227,6 @@ def _make_binding(call: RunningCall, action: PreparedAction) -> CallBinding:
         parent = parent.parent
     run_id = context.conversation_id or context.workflow_id
     return CallBinding.of_call(call.principal, run_id, action.tool, action.capability, call.params, callers)
-
-
-def _explain_refusal(request: ApprovalRequest, *, is_repeated: bool) -> str:
-    if not is_repeated:
-        return request.refusal
-    text = "The user has refused the same call before in this run and was not asked again."
-    return f"{text} {request.decision_reason}".strip() + " Do not repeat it: find another way, or say what is missing."
 
 
 async def _await_store_reply(call: RunningCall, reply: Awaitable[T]) -> T:

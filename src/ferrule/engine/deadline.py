@@ -44,6 +44,7 @@ class Deadline:
     """The time by which one call, run in the current task, must have ended."""
 
     # What most calls do not need is not set for each of them.
+    _max_seconds: float | None = None
     _extension = 0.0
     """Seconds that reports of progress may still add."""
     _cancellations = 0
@@ -67,7 +68,7 @@ class Deadline:
         self._cancellations_before = task.cancelling()
         self._seconds = self._remaining = seconds
         if max_seconds is not None and max_seconds > seconds:
-            self._extension = max_seconds - seconds
+            self._max_seconds, self._extension = max_seconds, max_seconds - seconds
         self.when = deadlines.loop.time() + seconds
         if seconds != math.inf:
             deadlines.watch(self)
@@ -152,13 +153,13 @@ class Deadline:
             steps.append((began, own))
             self.blocked += own
 
-    def timeout_error(self, tool_name: str, seconds: float, max_seconds: float | None) -> TimedOut:
+    def timeout_error(self, tool_name: str) -> TimedOut:
         """Make the error of a call whose time is up, which says whether its tool was stopped."""
-        limit, details = f"{seconds:g} s", {"timeout": seconds}
-        if max_seconds is not None and max_seconds > seconds:
+        limit, details = f"{self._seconds:g} s", {"timeout": self._seconds}
+        if self._max_seconds is not None:
             limit += " (timeout) after its start or its last report of progress"
-            limit += f", or within {max_seconds:g} s (max_timeout)"
-            details["max_timeout"] = max_seconds
+            limit += f", or within {self._max_seconds:g} s (max_timeout)"
+            details["max_timeout"] = self._max_seconds
         if self.is_abandoned:
             return TimedOut(
                 f"Tool {tool_name!r} did not finish within {limit} and did not stop when it was cancelled. "

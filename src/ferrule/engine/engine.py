@@ -127,7 +127,7 @@ class ToolEngine:
         self._discovery = Discovery(self._servers)
         self._loader = self._make_loader()
         self._pipeline = CallPipeline(
-            self.config,
+            config=self.config,
             running=running,
             actions=self._actions,
             executors=self._executors,

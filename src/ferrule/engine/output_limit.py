@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import Any
 
 from ferrule.core.content import as_text, encode_json
@@ -19,23 +18,16 @@ MAX_ERROR_CHARACTERS = 10_000
 _SENTENCE_END = lazy_pattern(r"[。！？；…]+[”’」』）]*|(?<![.!?])[.!?]+[\"')\]]*(?=\s|\Z)|\n")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShortenedOutput:
-    """A result that was cut."""
-
-    data: dict[str, Any]
-    artifact_id: str | None
-    """None when the whole could not be stored."""
-    size: int
-
-
 def cut_output(
     data: dict[str, Any], max_bytes: int, store: ToolKnowledgeStore, secrets: tuple[str, ...]
-) -> ShortenedOutput | None:
-    """Return the shortened form of a result that has more than `max_bytes`; None for a result that is short enough."""
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a result with at most `max_bytes`, and what to add to its metadata if it had more.
+
+    The artifact in the metadata is None when the whole result could not be stored.
+    """
     whole = encode_json(data)
     if len(whole) <= max_bytes:
-        return None
+        return data, {}
     text = as_text(data["result"]) if set(data) == {"result"} else whole.decode()
     artifact_id = _store_whole_output(data, whole, store, secrets)
     stored = f" and is kept as artifact {artifact_id}" if artifact_id else ""
@@ -43,7 +35,7 @@ def cut_output(
     cut = {"result": f"{cut_text(text, max_bytes)}\n{note}", "truncated": True, "artifact_id": artifact_id}
     if data.get("untrusted"):  # a part of untrusted text is untrusted too
         cut["untrusted"] = True
-    return ShortenedOutput(data=cut, artifact_id=artifact_id, size=len(whole))
+    return cut, {"artifact_id": artifact_id, "truncated": True, "size": len(whole)}
 
 
 def cut_text(text: str, max_bytes: int) -> str:

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from ferrule.concurrency import Slot, ToolConcurrencyController
+from ferrule.concurrency import ToolConcurrencyController
 from ferrule.core.call import (
     DEFAULT_TIMEOUT,
     CallMemory,
@@ -30,13 +29,13 @@ from ferrule.core.call import (
     ToolExecutor,
     ValidationResult,
 )
-from ferrule.core.content import Output, copy_json
+from ferrule.core.content import Output, copy_json, is_larger_than
 from ferrule.core.events import EventBus
 from ferrule.core.names import did_you_mean
 from ferrule.core.permission import Decision
 from ferrule.core.spec import Tool
 from ferrule.engine.authorization import Authorizer
-from ferrule.engine.call_state import ActionTable, CallLog, PreparedAction, RunningCall
+from ferrule.engine.call_state import ActionTable, CallLog, PreparedAction, RunningCall, keep_names
 from ferrule.engine.config import ToolEngineConfig
 from ferrule.engine.deadline import AbandonedTasks, Deadline, Deadlines, run_until_abandoned
 from ferrule.engine.output_limit import cut_error, cut_output
@@ -66,44 +65,38 @@ SHUTDOWN_TIMEOUT = 5.0
 """Seconds a cancelled tool has to end when the engine is closed."""
 
 
+@dataclass(kw_only=True, eq=False)
 class CallPipeline:
     """Runs calls. The engine creates the pipeline and owns its parts."""
 
-    def __init__(
-        self,
-        config: ToolEngineConfig,
-        *,
-        running: dict[str, RunningCall],
-        actions: ActionTable,
-        executors: Executors,
-        discovery: Discovery,
-        concurrency: ToolConcurrencyController,
-        cache: ResultCache,
-        store: ToolKnowledgeStore,
-        events: EventBus,
-        authorizer: Authorizer,
-        costs: CostControl,
-    ) -> None:
-        self._config = config
-        self._actions, self._executors, self._discovery = actions, executors, discovery
-        self._concurrency, self._cache, self._store, self._events = concurrency, cache, store, events
-        self._authorizer, self._costs = authorizer, costs
-        self._log = CallLog(store, events, actions, config.on_store_failure, costs)
-        self._deadlines: Deadlines | None = None
-        self.running = running
-        """The calls whose tool runs at the moment, by their ids."""
-        self.abandoned_tasks = AbandonedTasks()
-        self.is_closed = False
+    config: ToolEngineConfig
+    running: dict[str, RunningCall]
+    """The calls whose tool runs at the moment, by their ids."""
+    actions: ActionTable
+    executors: Executors
+    discovery: Discovery
+    concurrency: ToolConcurrencyController
+    cache: ResultCache
+    store: ToolKnowledgeStore
+    events: EventBus
+    authorizer: Authorizer
+    costs: CostControl
+    abandoned_tasks: AbandonedTasks = field(default_factory=AbandonedTasks, init=False)
+    is_closed: bool = field(default=False, init=False)
+    _deadlines: Deadlines | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._log = CallLog(self.store, self.events, self.actions, self.config.on_store_failure, self.costs)
 
     async def run(self, call: RunningCall, tool: Tool | None = None) -> ToolExecutionResult:
         """Run all steps of one call, of `tool` or of the tool that the call names."""
         origins = call.context.origins
         try:
-            action = call.prepared = self._find_action(call, tool) or await self._find_after_discovery(call, tool)
+            action = call.prepared = await self._find_action(call, tool)
             if action.prepare is not None and (tool_to_call := action.prepare(action.tool, action.capability)):
-                action = call.prepared = self._actions.get(await tool_to_call, action.capability.name)
+                action = call.prepared = self.actions.get(await tool_to_call, action.capability.name)
             # Before anything is said about the tool's parameters.
-            decision = self._authorizer.check_policy(call, action)
+            decision = self.authorizer.check_policy(call, action)
             await self._validate(call, action)
             output = self._check_known_failure(call, action)
             is_undecided = decision.verdict != "allow" or decision.depends_on_arguments
@@ -113,30 +106,35 @@ class CallPipeline:
             if output is None:
                 output = self._find_cached(call, action)
             if output is not None and call.approval is not None:
-                await self._authorizer.use_approval(call, action)
+                await self.authorizer.use_approval(call, action)
             if output is None:
                 executor = self._require_executor(call, action)
-                if action.price and self._costs.budgets:
+                if action.price and self.costs.budgets:
                     await self._pay(call, action)
                 try:
                     await self._acquire_slot(call, action)
-                    if call.approval is not None:
-                        await self._use_approval(call, action)
-                    self._log.record_start(call)
+                    try:
+                        if call.approval is not None:
+                            await self.authorizer.use_approval(call, action)
+                        self._log.record_start(call)
+                    except BaseException:
+                        action.breaker.record_abandoned()  # the call has entered it and does not run
+                        raise
                     output = await self._run_tool(call, action, executor)
                 except NeedsApproval as signal:
                     output = await self._run_with_approval(call, action, executor, signal)
                 finally:
                     if call.slot is not None and call.slot.outer is None:
-                        self._concurrency.release(call.slot)
+                        self.concurrency.release(call.slot)
                     elif call.slot is not None:
-                        await self._release_nested_slot(call, call.slot)
+                        with call.pause_outer_deadlines():  # it waits until the outer call has its slot again
+                            await self.concurrency.release_and_wait(call.slot)
                     if call.payment is not None and call.started is None:
-                        await self._costs.correct(call.payment, 0.0)
+                        await self.costs.correct(call.payment, 0.0)
             result = self._normalize_result(call, action, output)
         except ToolNotFound as error:
             result = self._failed_result(
-                call, self._authorizer.remove_hidden_tool_names(call, error, self._actions.snapshot())
+                call, self.authorizer.remove_hidden_tool_names(call, error, self.actions.snapshot())
             )
         except Exception as error:
             result = self._failed_result(call, to_call_error(error))
@@ -154,9 +152,9 @@ class CallPipeline:
                 tool, call.prepared.capability, call.params, result, was_run=was_run, is_of_model=is_of_model
             )
         self._log.record_end(call, result)
-        if self._events.has_subscribers:
+        if self.events.has_subscribers:
             self._log.emit_end(call, result)
-            if self._events.has_async_subscribers:
+            if self.events.has_async_subscribers:
                 await asyncio.sleep(0)  # let subscribers see this call before its caller continues
         return result
 
@@ -172,16 +170,21 @@ class CallPipeline:
         parent = self.running.get(invocation.call_id) if invocation is not None else None
         if self.is_closed and parent is None:  # a tool that may still finish may still call others
             raise SetupError("This engine is closed. Start it again, or make another.")
-        # A task that a tool has left behind may do no more than the tool.
-        outer = parent if parent is not None or invocation is None else self._find_ended_call(invocation)
+        outer = parent
+        if parent is None and invocation is not None:
+            nested = invocation.call_tool
+            if isinstance(nested, partial) and nested.func == self._call_nested:
+                outer = nested.args[0]  # a task that a tool has left behind may do no more than the tool
         if outer is not None or context.is_approved:
-            context = self._authorizer.context_of_nested_call(context, outer)
-        call = RunningCall(self._store.new_record_id(), tool_name, action, params, context, on_progress, parent)
+            context = self.authorizer.context_of_nested_call(context, outer)
+        call = RunningCall(self.store.new_record_id(), tool_name, action, params, context, on_progress, parent)
         if context.tool_call_id is not None:
             call.add_metadata(tool_call_id=context.tool_call_id)
-        if type(params) is dict:
-            call.refuse_larger_params(self._config.max_input)
-        if self._events.has_subscribers:
+        if type(params) is dict and is_larger_than(params, self.config.max_input):
+            limit = f"{self.config.max_input:,}"
+            call.argument_error = f"The arguments have more than {limit} bytes. Send less, or write it to a file."
+            call.params = keep_names(params)  # for the record and events
+        if self.events.has_subscribers:
             self._log.emit_before_call(call)
         return call
 
@@ -193,11 +196,6 @@ class CallPipeline:
         call.is_cancelled = True
         call.deadline.expire()
         return True
-
-    def _find_ended_call(self, invocation: Invocation) -> RunningCall | None:
-        """Return the call of this engine that an invocation was for."""
-        nested = invocation.call_tool
-        return nested.args[0] if isinstance(nested, partial) and nested.func == self._call_nested else None
 
     async def end_running(self, grace: float) -> None:
         """Let running calls finish for some seconds, then stop them."""
@@ -225,23 +223,20 @@ class CallPipeline:
 
     # The steps
 
-    def _find_action(self, call: RunningCall, tool: Tool | None) -> PreparedAction | None:
-        """Return the tool and action that the caller names; None when they may still be discovered."""
+    async def _find_action(self, call: RunningCall, tool: Tool | None) -> PreparedAction:
+        """Return the tool and action that the caller names, after discovering them if necessary."""
         if call.argument_error is not None:
             raise InvalidArguments(call.argument_error)
         try:
-            return self._actions.get(tool or call.tool_name, call.action)
+            return self.actions.get(tool or call.tool_name, call.action)
         except ToolNotFound:
-            if not self._discovery.may_discover(call.tool_name):
+            if not self.discovery.may_discover(call.tool_name):
                 raise
-            return None
-
-    async def _find_after_discovery(self, call: RunningCall, tool: Tool | None) -> PreparedAction:
-        await self._discovery.wait(call.tool_name)
+        await self.discovery.wait(call.tool_name)
         try:
-            return self._actions.get(tool or call.tool_name, call.action)
+            return self.actions.get(tool or call.tool_name, call.action)
         except ToolNotFound:
-            reason = self._discovery.explain_failure(call.tool_name)
+            reason = self.discovery.explain_failure(call.tool_name)
             if reason is None:
                 raise
             raise ToolNotFound(f"{call.tool_name!r} cannot be called: {reason}") from None
@@ -255,8 +250,7 @@ class CallPipeline:
 
     async def _check_elsewhere(self, call: RunningCall, action: PreparedAction) -> ValidationResult:
         """Check arguments for which that may take longer than the call, in a process that ends with the call."""
-        deadline = call.deadline = Deadline(self._deadlines_of_this_loop(), self._timeout_of(call, action))
-        self.running[call.call_id] = call
+        deadline = self._start_deadline(call, action)
         try:
             try:
                 result = await check_arguments(action.check, call.params, call.principal)
@@ -266,12 +260,12 @@ class CallPipeline:
         except (RecursionError, ValueError):  # nested too deep, or not JSON
             result = action.check.check(call.params)
         except BaseException as error:
-            cause = self._explain_exception(call, action, deadline, error)
+            cause = self._explain_exception(call, deadline, error)
             if cause is error:
                 raise
             raise cause from error
         if deadline.is_expired or (self.is_closed and call.parent is None):
-            raise self._make_stop_error(call, action, deadline)
+            raise self._make_stop_error(call, deadline)
         return result
 
     def _check_known_failure(self, call: RunningCall, action: PreparedAction) -> Output | None:
@@ -303,10 +297,10 @@ class CallPipeline:
         return await self._find_approval(call, action, decision.reason, is_required=decision.verdict == "ask")
 
     def _decide_with_arguments(self, call: RunningCall, action: PreparedAction) -> Decision:
-        decision = self._authorizer.decide_with_arguments(call, action, call.params)
+        decision = self.authorizer.decide_with_arguments(call, action, call.params)
         if call.leaves_validation_to_tool(action):  # which converts: rules must not miss "true" or a default
             params = call.accept_params(action, action.check.check(call.params))
-            converted = self._authorizer.decide_with_arguments(call, action, params)
+            converted = self.authorizer.decide_with_arguments(call, action, params)
             decision = converted if decision.verdict == "allow" else decision
         return decision
 
@@ -314,7 +308,7 @@ class CallPipeline:
         self, call: RunningCall, action: PreparedAction, reason: str, *, is_required: bool, **details: Any
     ) -> bool:
         call.disable_caching()  # results that depend on an approval are for this call alone
-        edited = await self._authorizer.find_approval(call, action, reason, is_required=is_required, **details)
+        edited = await self.authorizer.find_approval(call, action, reason, is_required=is_required, **details)
         if edited is not None:
             call.params = edited
             await self._validate(call, action)
@@ -326,7 +320,7 @@ class CallPipeline:
 
     async def _pay(self, call: RunningCall, action: PreparedAction) -> None:
         """Take the price of the call from the budgets; a budget that asks needs a person's approval of the call."""
-        pay = partial(self._costs.pay_for_call, call.payer, call.tool_name, action.price)
+        pay = partial(self.costs.pay_for_call, call.payer, call.tool_name, action.price)
         payment = await pay(is_approved=call.approval is not None)
         if isinstance(payment, str):
             await self._find_approval(call, action, payment, is_required=True)
@@ -339,17 +333,17 @@ class CallPipeline:
         if not action.effects.cacheable or call.approval is not None or call.context.deps is not None:
             call.disable_caching()
             return None
-        call.cache_key = self._cache.key(action.tool, action.capability, call.params, call.principal, call.policy)
-        output = self._cache.get(call.cache_key, action.tool) if call.cache_key is not None else None
+        call.cache_key = self.cache.key(action.tool, action.capability, call.params, call.principal, call.policy)
+        output = self.cache.get(call.cache_key, action.tool) if call.cache_key is not None else None
         if output is not None:
             call.add_metadata(cached=True)
         return output
 
     async def _acquire_slot(self, call: RunningCall, action: PreparedAction) -> None:
         """Take a slot, or wait for one. Raises Rejected if the call must not run now."""
-        if call.depth > self._config.max_depth:
+        if call.depth > self.config.max_depth:
             raise Rejected(
-                f"Tool calls are nested {call.depth} deep (limit {self._config.max_depth}). Is there a cycle?",
+                f"Tool calls are nested {call.depth} deep (limit {self.config.max_depth}). Is there a cycle?",
                 reason="nesting",
             )
         if self.abandoned_tasks:
@@ -357,30 +351,18 @@ class CallPipeline:
         if action.breaker.faults:
             action.breaker.check(call.tool_name)
         context = call.context
-        call.slot = self._concurrency.try_acquire(action.bucket, caller_type=context.caller_type)
+        call.slot = self.concurrency.try_acquire(action.bucket, caller_type=context.caller_type)
         if call.slot is None:
             since = time.perf_counter()
             with call.pause_outer_deadlines():
                 try:
-                    call.slot = await self._concurrency.acquire(
+                    call.slot = await self.concurrency.acquire(
                         action.bucket, priority=context.priority, caller_type=context.caller_type
                     )
                 finally:
                     call.wait_time = time.perf_counter() - since
         if action.breaker.faults:
             action.breaker.begin_call(call.tool_name)  # checked again: other calls may have opened the circuit
-
-    async def _use_approval(self, call: RunningCall, action: PreparedAction) -> None:
-        try:
-            await self._authorizer.use_approval(call, action)
-        except BaseException:
-            action.breaker.record_abandoned()  # the call has entered it and does not run
-            raise
-
-    async def _release_nested_slot(self, call: RunningCall, slot: Slot) -> None:
-        """Give the slot back to the call that made this one, which continues once it has the slot."""
-        with call.pause_outer_deadlines():
-            await self._concurrency.release_and_wait(slot)
 
     async def _run_tool(self, call: RunningCall, action: PreparedAction, executor: ToolExecutor) -> Output:
         """Run the tool under its timeout. When this returns or raises, the tool has ended."""
@@ -393,9 +375,7 @@ class CallPipeline:
             partial(self._log.emit_progress, call),  # `report`
             partial(self._call_nested, call),  # `call_tool`
         )
-        self.running[call.call_id] = call
-        max_timeout = None if action.max_timeout is None else self._max_timeout_of(call, action)
-        deadline = call.deadline = Deadline(self._deadlines_of_this_loop(), self._timeout_of(call, action), max_timeout)
+        deadline = self._start_deadline(call, action)
         token = Invocation.current.set(invocation)
         try:
             try:
@@ -416,9 +396,9 @@ class CallPipeline:
         except BaseException as error:
             if deadline.is_abandoned:
                 self.abandoned_tasks.add(call.tool_name, call.call_id, deadline.tasks_left())
-            cause = self._explain_exception(call, action, deadline, error)
+            cause = self._explain_exception(call, deadline, error)
             if deadline.is_expired:
-                self._concurrency.report_load(call.slot, is_overload=True)
+                self.concurrency.report_load(call.slot, is_overload=True)
             if cause is error:
                 raise
             raise cause from error
@@ -426,8 +406,8 @@ class CallPipeline:
         if deadline.is_cancelled_by_caller:
             raise asyncio.CancelledError
         if deadline.is_expired:
-            raise self._make_stop_error(call, action, deadline)
-        self._concurrency.report_load(call.slot, seconds=call.ended - call.started)
+            raise self._make_stop_error(call, deadline)
+        self.concurrency.report_load(call.slot, seconds=call.ended - call.started)
         output = Output.of(value)
         return output if action.unwrap is None else action.unwrap(output)
 
@@ -440,17 +420,16 @@ class CallPipeline:
         is_edited = await self._find_approval(call, action, error_text(signal), is_required=True, **signal.details)
         if is_edited and call.memory_params is not None:
             call.memory_params = copy_json(call.params)
-        await self._authorizer.use_approval(call, action)
+        await self.authorizer.use_approval(call, action)
         return await self._run_tool(call, action, executor)
 
     def _normalize_result(self, call: RunningCall, action: PreparedAction, output: Output) -> ToolExecutionResult:
         if call.cache_key is not None and call.attempts:
-            self._cache.add(call.cache_key, action.tool, output, action.effects.cache_ttl)
-        data, secrets = output.data, call.record.secrets if call.record is not None else ()
-        cut = cut_output(data, action.max_output, self._store, secrets)
-        if cut is not None:
-            data = cut.data
-            call.add_metadata(artifact_id=cut.artifact_id, truncated=True, size=cut.size)
+            self.cache.add(call.cache_key, action.tool, output, action.effects.cache_ttl)
+        secrets = call.record.secrets if call.record is not None else ()
+        data, cut = cut_output(output.data, action.limits.max_output or self.config.max_output, self.store, secrets)
+        if cut:
+            call.add_metadata(**cut)
         return ToolExecutionResult(
             True,
             call.tool_name,
@@ -507,17 +486,17 @@ class CallPipeline:
         name = action.tool.handler
         raise ExecutorNotFound(
             f"Tool {call.tool_name!r} uses the executor {name!r}, which is not registered."
-            f"{did_you_mean(name, self._executors)} Register it with engine.register_executor({name!r}, …)."
+            f"{did_you_mean(name, self.executors)} Register it with engine.register_executor({name!r}, …)."
         )
 
     async def _run_with_retries(
         self, call: RunningCall, action: PreparedAction, executor: ToolExecutor, invocation: Invocation
     ) -> Any:
         """Return the tool's value, after retries where they are allowed and may help."""
-        breaker, effects, policy = action.breaker, action.effects, self._config.retry
+        breaker, effects, policy = action.breaker, action.effects, self.config.retry
         deadline = call.deadline
         assert deadline is not None
-        params = copy_json(call.params) if action.is_repeatable else call.params  # a tool may change its arguments
+        params = copy_json(call.params) if action.effects.repeatable else call.params  # a tool may change its arguments
         while True:
             call.attempts += 1
             try:
@@ -528,7 +507,7 @@ class CallPipeline:
             except Exception as error:
                 failure = to_call_error(error)
                 if is_overload(failure):  # another failure does not show what the service can bear
-                    self._concurrency.report_load(call.slot, is_overload=True)
+                    self.concurrency.report_load(call.slot, is_overload=True)
                 if failure.transport_fault:
                     breaker.record_fault()
                 else:
@@ -547,28 +526,38 @@ class CallPipeline:
                 breaker.record_abandoned()
                 raise
 
-    def _explain_exception(
-        self, call: RunningCall, action: PreparedAction, deadline: Deadline, error: BaseException
-    ) -> BaseException:
+    def _start_deadline(self, call: RunningCall, action: PreparedAction) -> Deadline:
+        """Start the clock of a call: the shorter of the caller's timeout and the tool's own."""
+        loop = asyncio.get_running_loop()
+        if self._deadlines is None or self._deadlines.loop is not loop:
+            self._deadlines = Deadlines(loop, self.config.stop_timeout)
+        timeout, max_timeout = call.context.timeout, None
+        if isinstance(timeout, DefaultTimeout):
+            timeout, max_timeout = action.limits.timeout or self.config.default_timeout, action.limits.max_timeout
+        elif action.limits.timeout is not None:
+            timeout = min(timeout, action.limits.timeout)
+        self.running[call.call_id] = call
+        deadline = call.deadline = Deadline(self._deadlines, timeout, max_timeout)
+        return deadline
+
+    def _explain_exception(self, call: RunningCall, deadline: Deadline, error: BaseException) -> BaseException:
         """Return what an exception out of a tool means, now that its deadline and its task have ended."""
         if isinstance(error, (KeyboardInterrupt, GeneratorExit)):  # GeneratorExit: the caller's coroutine is closed
             return error
         if deadline.is_cancelled_by_caller:  # whatever the tool made of it
             return error if isinstance(error, asyncio.CancelledError) else asyncio.CancelledError()
         if deadline.is_expired:
-            return self._make_stop_error(call, action, deadline)
+            return self._make_stop_error(call, deadline)
         if isinstance(error, asyncio.CancelledError):
             return ExecutionFailed(f"Tool {call.tool_name!r} cancelled itself.")
         return to_call_error(error)
 
-    def _make_stop_error(self, call: RunningCall, action: PreparedAction, deadline: Deadline) -> CallError:
+    def _make_stop_error(self, call: RunningCall, deadline: Deadline) -> CallError:
         if self.is_closed or call.is_cancelled:
             outcome = {"outcome": "unknown"} if deadline.is_abandoned else {}
             reason = "the call was cancelled" if call.is_cancelled else "the engine was closed"
             return CallCancelled(f"Tool {call.tool_name!r} was stopped, because {reason}.", **outcome)
-        return deadline.timeout_error(
-            call.tool_name, self._timeout_of(call, action), self._max_timeout_of(call, action)
-        )
+        return deadline.timeout_error(call.tool_name)
 
     async def _call_nested(
         self, outer: RunningCall, tool_name: str, params: dict[str, Any], action: str | None
@@ -584,20 +573,3 @@ class CallPipeline:
             policy=outer.policy,
         )
         return await self.run(self.start_call(tool_name, action, params, context))
-
-    def _deadlines_of_this_loop(self) -> Deadlines:
-        loop = asyncio.get_running_loop()
-        if self._deadlines is None or self._deadlines.loop is not loop:
-            self._deadlines = Deadlines(loop, self._config.stop_timeout)
-        return self._deadlines
-
-    def _max_timeout_of(self, call: RunningCall, action: PreparedAction) -> float | None:
-        """Return how long the call may take while it reports progress; None where the caller has set a time."""
-        return action.max_timeout if isinstance(call.context.timeout, DefaultTimeout) else None
-
-    def _timeout_of(self, call: RunningCall, action: PreparedAction) -> float:
-        """Return the shorter of the caller's timeout and the tool's own, in seconds."""
-        timeout = call.context.timeout
-        if isinstance(timeout, DefaultTimeout):
-            return action.timeout or self._config.default_timeout
-        return min(timeout, action.timeout or math.inf)

@@ -109,7 +109,7 @@ class ToolPlugins:
             if isinstance(tools, FunctionType) and options_of(tools) is None:  # not decorated with @tool
                 tools = list(tools(self._context))
             tools = collect_tools(tools)
-            source = _source_of(entry) if any(tool.source == "tools" for tool in tools) else ""
+            source = _source_of(entry.dist) if any(tool.source == "tools" for tool in tools) else ""
             return self._context.engine.register(
                 *(replace(tool, source=source) if tool.source == "tools" else tool for tool in tools)
             )
@@ -151,26 +151,21 @@ class Discovery:
 
 
 def find_plugin_entries() -> Sequence[EntryPoint]:
+    """Return the entry points of plugins, which are read once per path: there is a file of each installed package."""
     return _read_plugin_entries(tuple(sys.path))
 
 
 @lru_cache(maxsize=1)
 def _read_plugin_entries(path: Sequence[str]) -> Sequence[EntryPoint]:
-    """Read the entry points once per path: there is a file of each installed package."""
     from importlib.metadata import entry_points  # takes 20 ms to import
 
     return tuple(entry_points(group=ENTRY_POINT_GROUP))
 
 
-def _source_of(entry: EntryPoint) -> str:
-    """Tools of one name from several packages are candidates for the same job, told apart by their sources."""
-    if entry.dist is None:
-        return "builtin"
-    name = _distribution_name(entry.dist)
-    return "builtin" if name == DISTRIBUTION else name
-
-
 @lru_cache(maxsize=100)
-def _distribution_name(distribution: Distribution) -> str:
-    """Read a name once per distribution, which parses its metadata at each access."""
-    return distribution.name
+def _source_of(distribution: Distribution | None) -> str:
+    """Tools of one name from several packages are candidates for the same job, told apart by their sources.
+
+    Kept, because the metadata of a distribution is parsed each time it is asked for its name.
+    """
+    return "builtin" if distribution is None or distribution.name == DISTRIBUTION else distribution.name

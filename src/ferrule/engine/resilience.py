@@ -65,17 +65,14 @@ class ResultCache:
             del self._entries[key]
             return None
         self._entries.move_to_end(key)
-        return _copy_output(output)
+        return replace(output, data=copy.deepcopy(output.data))
 
     def add(self, key: CacheKey, tool: Tool, output: Output, ttl: float) -> None:
-        self._entries[key] = (self._clock() + ttl, tool.target, _copy_output(output))
+        copied = replace(output, data=copy.deepcopy(output.data))
+        self._entries[key] = (self._clock() + ttl, tool.target, copied)
         self._entries.move_to_end(key)
         if len(self._entries) > self._max:
             self._entries.popitem(last=False)
-
-
-def _copy_output(output: Output) -> Output:
-    return replace(output, data=copy.deepcopy(output.data))
 
 
 # Circuit breaker
@@ -98,17 +95,6 @@ class CircuitBreaker:
 
     Only transport faults count. A tool that answers, even with an error, is reachable.
     """
-
-    __slots__ = (
-        "_clock",
-        "_config",
-        "_is_probing",
-        "_on_open",
-        "_opened_at",
-        "_opened_elsewhere",
-        "_trusts_others",
-        "faults",
-    )
 
     def __init__(
         self,

@@ -139,7 +139,11 @@ class GuardedClient:
         on_redirect: Callable[[str], Awaitable[None]] | None,
     ) -> HttpResponse:
         for _ in range(MAX_REDIRECTS + 1):
-            response = await self._transport().handle_async_request(request)
+            loop = asyncio.get_running_loop()
+            transport = self._transports.get(loop)
+            if transport is None:
+                transport = self._transports[loop] = open_transport(self._guard)
+            response = await transport.handle_async_request(request)
             state.has_response = True
             try:
                 if response.status_code not in _REDIRECTS or "location" not in response.headers:
@@ -162,13 +166,6 @@ class GuardedClient:
             content=_decompress(bytes(body), response.headers.get("content-encoding", ""), self._max_response),
             url=str(url),
         )
-
-    def _transport(self) -> httpx.AsyncHTTPTransport:
-        loop = asyncio.get_running_loop()
-        transport = self._transports.get(loop)
-        if transport is None:
-            transport = self._transports[loop] = open_transport(self._guard)
-        return transport
 
 
 @dataclass(slots=True)
@@ -211,13 +208,16 @@ def format_url(url: str) -> str:
 def _make_first_request(method: str, url: str, headers: Mapping[str, str], content: bytes | None) -> httpx.Request:
     import httpx
 
-    target = _parse_url(url)
-    _check_url(target)
+    target = _read_url(url)
     all_headers = httpx.Headers({**_DEFAULT_HEADERS, **trace_headers.get()})
     if target.userinfo:
         all_headers["Authorization"] = "Basic " + base64.b64encode(unquote_to_bytes(target.userinfo)).decode()
     for name, value in headers.items():
-        _check_header(name, value)
+        if problem := describe_header_problem(name):
+            raise Retry(f"{problem}.")
+        # The value may be a secret and is not part of the message.
+        if not _HEADER_VALUE.fullmatch(value.strip()):
+            raise Retry(f"the header {name!r} can only hold printable ASCII characters on one line.")
         all_headers[name] = value.strip()
     return _build_request(method, target, all_headers, content)
 
@@ -227,8 +227,7 @@ def _make_redirected_request(request: httpx.Request, response: httpx.Response, s
     import httpx
 
     try:
-        url = _parse_url(request.url.join(response.headers["location"]))
-        _check_url(url)
+        url = _read_url(request.url.join(response.headers["location"]))
     except (httpx.InvalidURL, Retry) as error:
         # Not a Retry: other arguments would not help. The address is text of the server and not repeated.
         raise ExecutionFailed("the server redirects to an address that is no valid http or https URL.") from error
@@ -265,32 +264,22 @@ def describe_header_problem(name: str) -> str:
     return ""
 
 
-def _check_header(name: str, value: str) -> None:
-    if problem := describe_header_problem(name):
-        raise Retry(f"{problem}.")
-    # The value may be a secret and is not part of the message.
-    if not _HEADER_VALUE.fullmatch(value.strip()):
-        raise Retry(f"the header {name!r} can only hold printable ASCII characters on one line.")
-
-
-def _parse_url(url: httpx.URL | str) -> httpx.URL:
+def _read_url(text: httpx.URL | str) -> httpx.URL:
+    """Return a URL that can be requested. Raises Retry, or InvalidURL of httpx, for any other."""
     import httpx
 
     try:
-        target = httpx.URL(url)
-        target.host  # noqa: B018  decoded only now, which fails for an invalid name
+        url = httpx.URL(text)
+        url.host  # noqa: B018  decoded only now, which fails for an invalid name
     except UnicodeError as error:
         raise httpx.InvalidURL(str(error)) from error
-    return target
-
-
-def _check_url(url: httpx.URL) -> None:
     if url.scheme not in ("http", "https"):
         raise Retry(f"only http:// and https:// can be requested, not {url.scheme or 'nothing'!r}.")
     if not url.host:
         raise Retry("the URL has no host. Write it like https://example.com/path.")
     if url.port is not None and not 0 < url.port < 65536:
         raise Retry(f"the URL has the port {url.port}, which does not exist. Use 1 to 65535.")
+    return url
 
 
 def _is_same_server(first: httpx.URL, second: httpx.URL) -> bool:

@@ -202,11 +202,6 @@ def bind_unchanged(params: dict[str, Any], context: ToolExecutionContext) -> Bou
     return _NO_POSITIONAL, params
 
 
-def bind_with_context(name: str, params: dict[str, Any], context: ToolExecutionContext) -> BoundArguments:
-    """For functions that take plain JSON and their context as the parameter `name`."""
-    return _NO_POSITIONAL, {**params, name: copy(context)}  # a tool may change its copy, and nothing else
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvertingBinder:
     """For all other functions: converts values and passes arguments by position."""

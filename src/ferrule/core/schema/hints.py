@@ -14,42 +14,37 @@ from typing import Annotated, Any, ClassVar, Final, Literal, NewType, Union, get
 
 from ferrule.core.json_schema import JsonSchema
 
-
-class Secret:
-    """Marks a parameter whose values must never be recorded or shown: `token: Annotated[str, Secret]`."""
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> Any:
-        # Called by pydantic where the marker is used inside a model or a dataclass.
-        schema = handler(core_schema)
-        schema["writeOnly"] = True
-        return schema
-
-
 ROLE_KEYWORD: Final = "x-ferrule-role"
 """The keyword of a schema with the role of a parameter; models are not shown it."""
 
 
-class Target:
-    """Marks a parameter that says whom, where or which: `to: Annotated[str, Target()]`."""
+class _Marker:
+    """Adds keywords to the schema of the parameter or field that is annotated with it."""
 
-    role: ClassVar[str] = "target"
+    keywords: ClassVar[JsonSchema]
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> Any:
-        schema = handler(core_schema)
-        schema[ROLE_KEYWORD] = cls.role
-        return schema
+        # Called by pydantic where the marker is used inside a model or a dataclass.
+        return {**handler(core_schema), **cls.keywords}
+
+
+class Secret(_Marker):
+    """Marks a parameter whose values must never be recorded or shown: `token: Annotated[str, Secret]`."""
+
+    keywords = {"writeOnly": True}
+
+
+class Target(_Marker):
+    """Marks a parameter that says whom, where or which: `to: Annotated[str, Target()]`."""
+
+    keywords = {ROLE_KEYWORD: "target"}
 
 
 class NoTarget(Target):
     """Marks a parameter that only says what: `text: Annotated[str, NoTarget()]`."""
 
-    role: ClassVar[str] = "content"
-
-
-def is_secret_marker(metadata: object) -> bool:
-    return metadata is Secret or isinstance(metadata, Secret)
+    keywords = {ROLE_KEYWORD: "content"}
 
 
 _SIMPLE_SCHEMAS: dict[Any, JsonSchema] = {
@@ -153,10 +148,8 @@ def _union_schema(options: tuple[Any, ...]) -> JsonSchema | None:
     schemas: list[JsonSchema] = []
     for option in options:
         schema = schema_of_plain_hint(option)
-        if schema is None:
-            return None
-        if not schema:
-            return {}
+        if not schema:  # None: it needs a conversion; empty: it allows everything
+            return schema
         schemas.append(schema)
     return {"anyOf": schemas}
 
@@ -184,10 +177,9 @@ def _metadata_to_keywords(metadata: Any, json_type: str) -> JsonSchema | None:
         return {}
     if isinstance(metadata, str):
         return {"description": metadata}
-    if is_secret_marker(metadata):
-        return {"writeOnly": True}
-    if metadata in (Target, NoTarget) or isinstance(metadata, Target):
-        return {ROLE_KEYWORD: metadata.role}
+    marker = metadata if isinstance(metadata, type) else type(metadata)
+    if issubclass(marker, _Marker):
+        return marker.keywords
     if isinstance(getattr(metadata, "documentation", None), str):
         return {"description": metadata.documentation}
     module, name = type(metadata).__module__, type(metadata).__name__
@@ -202,14 +194,10 @@ def _metadata_to_keywords(metadata: Any, json_type: str) -> JsonSchema | None:
 
 def _limits_to_keywords(limits: dict[str, Any], json_type: str) -> JsonSchema | None:
     keywords = _LIMIT_KEYWORDS.get(json_type, {})
-    schema: JsonSchema = {}
-    for name, value in limits.items():
-        if value is None:
-            continue
-        if name not in keywords or not isinstance(value, (int, float, str)):
-            return None
-        schema[keywords[name]] = value
-    return schema
+    stated = {name: value for name, value in limits.items() if value is not None}
+    if any(name not in keywords or not isinstance(value, (int, float, str)) for name, value in stated.items()):
+        return None
+    return {keywords[name]: value for name, value in stated.items()}
 
 
 def _field_to_keywords(field: Any, json_type: str) -> JsonSchema | None:

@@ -20,7 +20,6 @@ from ferrule.core.schema.binding import (
     Conversion,
     ConvertingBinder,
     bind_unchanged,
-    bind_with_context,
     generate_schemas,
     make_conversion,
     output_schema,
@@ -120,8 +119,9 @@ def _choose_bind(
     context: str | None,
 ) -> Bind:
     """Return the cheapest function that passes arguments in a form the callable takes."""
-    if all(p.is_passed_unchanged for p in parameters) and not any(p.kind is _POSITIONAL_ONLY for p in declared):
-        return bind_unchanged if context is None else partial(bind_with_context, context)
+    are_unchanged = all(p.plain is not None and p.make_default is None for p in parameters)
+    if context is None and are_unchanged and all(p.kind in _PASSED_BY_NAME for p in declared):
+        return bind_unchanged
     variadic = next((p.name for p in declared if p.kind is _VAR_POSITIONAL), None)
     # `*args` comes after the other positional parameters, so these must then be passed by position too.
     by_position = (_POSITIONAL_ONLY,) if variadic is None else (_POSITIONAL_ONLY, _POSITIONAL_OR_KEYWORD)
@@ -162,10 +162,6 @@ class FunctionParameter:
     @property
     def is_required(self) -> bool:
         return self.default is MISSING and self.make_default is None and self.kind is not _VAR_POSITIONAL
-
-    @property
-    def is_passed_unchanged(self) -> bool:
-        return self.plain is not None and self.make_default is None and self.kind in _PASSED_BY_NAME
 
     def schema(self, hint_schema: JsonSchema) -> JsonSchema:
         """Return the property in the function's schema, from the schema of the parameter's hint."""
@@ -319,20 +315,16 @@ def resolve_hints(fn: Callable[..., Any], annotations: dict[str, Any]) -> dict[s
     if all(isinstance(hint, type) for hint in annotations.values()):
         return annotations
     function = unwrap_callable(fn)
-    names = getattr(function, "__globals__", {})
-    try:
-        return _evaluate_hints(function, annotations, names)
-    except Exception:
-        return _resolve_one_by_one(function, annotations, names)
-
-
-def _resolve_one_by_one(function: Any, annotations: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
     # Linters advise to import types under `if TYPE_CHECKING`, the context's among them: supply that one.
-    names = {ToolExecutionContext.__name__: ToolExecutionContext, "RunContext": RunContext, **names}
+    contexts = {ToolExecutionContext.__name__: ToolExecutionContext, "RunContext": RunContext}
+    names = {**contexts, **getattr(function, "__globals__", {})}
     resolved: dict[str, Any] = {}
     for name, hint in annotations.items():
+        annotated = types.SimpleNamespace(
+            __annotations__={name: hint}, __type_params__=getattr(function, "__type_params__", ())
+        )
         try:
-            resolved.update(_evaluate_hints(function, {name: hint}, names))
+            resolved.update(get_type_hints(annotated, globalns=names, include_extras=True))
         except Exception as error:
             if name == "return":
                 continue
@@ -342,10 +334,3 @@ def _resolve_one_by_one(function: Any, annotations: dict[str, Any], names: dict[
                 f"outside `if TYPE_CHECKING`."
             ) from error
     return resolved
-
-
-def _evaluate_hints(function: Any, annotations: Mapping[str, Any], names: dict[str, Any]) -> dict[str, Any]:
-    annotated = types.SimpleNamespace(
-        __annotations__=dict(annotations), __type_params__=getattr(function, "__type_params__", ())
-    )
-    return get_type_hints(annotated, globalns=names, include_extras=True)
