@@ -7,7 +7,7 @@ agent (`ReasoningRuntime`) and an agent whose decisions are methods for subclass
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Self
 
 import ferrule
@@ -16,7 +16,7 @@ from ferrule.agent.agent import Agent as SuperMagic
 from ferrule.agent.answer import ASK_USER, NO_TOOL, PlanStep
 from ferrule.agent.budget import RunLimits
 from ferrule.agent.decisions import AgentDecision, parse_decision
-from ferrule.agent.formats import DecisionFormat, find_json_values
+from ferrule.agent.formats import DecisionFormat, ParsedReply, convert_decision, find_json_values
 from ferrule.agent.prompts import adaptive_execution_prompt as create_adaptive_execution_prompt
 from ferrule.agent.prompts import contextual_decision_prompt as create_contextual_decision_prompt
 from ferrule.agent.prompts import contextual_tool_selection_prompt as create_contextual_tool_selection_prompt
@@ -27,7 +27,6 @@ from ferrule.catalog.descriptions import describe_in_one_line
 from ferrule.core.call import ToolExecutionContext as AgentContext
 from ferrule.core.call import ToolExecutionResult as ExecutionResult
 from ferrule.core.call import ToolExecutionResult as ToolResult
-from ferrule.core.content import encode_json
 from ferrule.core.messages import Usage, user_message
 from ferrule.core.model import Model, ModelReply, ModelRequest, TextSink, can_reason
 from ferrule.core.names import did_you_mean
@@ -474,18 +473,18 @@ class ContextAwareReasoningRuntime(ReasoningRuntime):
 class _Decider(DecisionFormat):
     """The model and the reply format of a run whose decisions a runtime makes."""
 
+    name = "runtime"
+
     def __init__(self, runtime: ContextAwareReasoningRuntime) -> None:
         self._runtime = runtime
         self.context: ExecutionContext | None = None
-        self._last: AgentDecision | None = None
+        self._tools: list[ToolSpec] = []
+        self._decision: AgentDecision | None = None
         self._failures = 0
 
-    @property
-    def name(self) -> str:
-        return "runtime"
-
     def request(self, run: Run, offer: ToolOffer, *, may_call: bool = True) -> ModelRequest:
-        self.context = run.context
+        self.context, self._tools = run.context, self._tools or run.context.available_tools
+        run.context.available_tools = self.list_tools(run, offer, self._tools)
         last = run.messages[-1]
         is_correction = last["role"] == "user" and last["content"] != run.task
         if is_correction and not run.context.correction:
@@ -493,31 +492,31 @@ class _Decider(DecisionFormat):
         return ModelRequest(messages=[*run.messages[:1], user_message(run.task)])
 
     async def generate(self, request: ModelRequest, on_text: TextSink | None = None) -> ModelReply:
-        context = self.context
+        context, runtime, last = self.context, self._runtime, self._decision
         assert context is not None, "request() comes first"
-        try:
-            await self._handle_new_failure(context)
-            decision = AgentDecision.of(await self._runtime.make_contextual_decision(context))
-            if decision.action_type == "replan":
-                await self._runtime.replan_with_context(context)
-                decision = replace(decision, reasoning="")
-            elif decision.action_type == "switch_tool":
-                await self._runtime.switch_to_alternative_tool(context, decision)
-        except Exception as error:
-            await self._runtime.handle_unexpected_error(context, error)
-            return ModelReply(text=str(error), usage=Usage(requests=1))
-        self._last = decision
-        fields = {name: decision[name] for name in ("action_type", "tool_id", "action", "parameters", "reasoning")}
-        return ModelReply(text=encode_json(fields).decode(), usage=Usage(requests=1))
-
-    async def _handle_new_failure(self, context: ExecutionContext) -> None:
-        """Tell the runtime of the call that failed since its last decision."""
         count, self._failures = self._failures, len(context.failed_attempts)
-        if self._last is None or self._failures == count:
-            return
-        attempt = context.failed_attempts[-1]
-        result = ExecutionResult(False, attempt["tool_id"], error=attempt["error"], error_type=attempt["error_type"])
-        await self._runtime.handle_execution_failure(context, self._last, result)
+        try:
+            if last is not None and self._failures > count:
+                failed = context.failed_attempts[-1]
+                error, kind = failed["error"], failed["error_type"]
+                result = ExecutionResult(False, failed["tool_id"], error=error, error_type=kind)
+                await runtime.handle_execution_failure(context, last, result)
+            decision = self._decision = AgentDecision.of(await runtime.make_contextual_decision(context))
+            if decision.action_type == "replan":
+                await runtime.replan_with_context(context)
+                decision.reasoning = ""
+            elif decision.action_type == "switch_tool":
+                await runtime.switch_to_alternative_tool(context, decision)
+        except Exception as error:
+            self._decision = None
+            await runtime.handle_unexpected_error(context, error)
+            return ModelReply(text=str(error), usage=Usage(requests=1))
+        return ModelReply(text=decision.reasoning or decision.action_type, usage=Usage(requests=1))
+
+    def parse(self, run: Run, reply: ModelReply, offer: ToolOffer) -> ParsedReply:
+        if self._decision is None:
+            return ParsedReply(text=reply.text, correction=reply.text)
+        return convert_decision(self._decision, run, offer)
 
 
 class _TextModel:

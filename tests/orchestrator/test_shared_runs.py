@@ -7,7 +7,7 @@ import pytest
 
 from ferrule import SetupError, UnifiedToolLibrary, tool
 from ferrule.orchestrator import Orchestrator
-from ferrule.orchestrator.strategy_runner import StrategyChosen
+from ferrule.orchestrator.orchestrator import StrategyChosen
 from ferrule.testing import ScriptedModel
 from tests.orchestrator.opening import open_orchestrator
 from tests.support.waiting import until

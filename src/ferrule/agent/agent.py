@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Collection, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import Any, Final, Literal, Self, TypeVar, Unpack, overload
+from typing import Any, Final, Literal, Self, TypeAlias, TypedDict, Unpack
 
 from ferrule.agent.answer import (
     AgentAnswer,
@@ -20,6 +19,7 @@ from ferrule.agent.answer import (
     CallProgress,
     CustomEvent,
     OnEvent,
+    OutputT,
     RunEvent,
     StoredRun,
     TextPiece,
@@ -37,7 +37,6 @@ from ferrule.agent.formats import (
     assign_call_ids,
     reject_calls_over_limit,
 )
-from ferrule.agent.options import ResumeOptions, RunOptions, Task, read_task
 from ferrule.agent.prompts import (
     explain_denial,
     explain_stop,
@@ -50,6 +49,7 @@ from ferrule.agent.run import Run, lock_run
 from ferrule.agent.toolbox import AgentLibrary, Toolbox, ToolOffer, policy_of_run, register_functions
 from ferrule.agent.turn import ActiveRun
 from ferrule.core.aio import MAX_QUEUED_PROGRESS, ProgressQueue
+from ferrule.core.content import Image
 from ferrule.core.messages import Message, assistant_message, image_message, system_message, user_message
 from ferrule.core.model import (
     Model,
@@ -74,7 +74,19 @@ from ferrule.texts.language import detect_language
 
 logger = logging.getLogger("ferrule.agent")
 
-T = TypeVar("T")
+Task: TypeAlias = str | Sequence[str | Image]
+
+
+class RunOptions(TypedDict, total=False):
+    """The parameters of `Agent.run` besides the task and the type of the answer."""
+
+    history: Sequence[Message]
+    run_id: str | None
+    on_event: OnEvent | None
+    budget: RunBudget | None
+    deps: Any
+    model_settings: ModelSettings | None
+
 
 FAILED_TURNS_BEFORE_BRIEFING: Final = 3
 """The model gets a summary of the failures after this many turns in a row in which every call failed."""
@@ -203,22 +215,18 @@ class Agent:
 
     # Runs
 
-    @overload
-    async def run(self, task: Task, *, output: type[T], **options: Unpack[RunOptions]) -> AgentAnswer[T]: ...
-    @overload
-    async def run(self, task: Task, *, output: None = None, **options: Unpack[RunOptions]) -> AgentAnswer[str]: ...
     async def run(
         self,
         task: Task,
         *,
-        output: Any = None,
+        output: type[OutputT] | None = None,
         history: Sequence[Message] = (),
         run_id: str | None = None,
         on_event: OnEvent | None = None,
         budget: RunBudget | None = None,
         deps: Any = None,
         model_settings: ModelSettings | None = None,
-    ) -> AgentAnswer[Any]:
+    ) -> AgentAnswer[OutputT]:
         """Do a task: a text, or a list of texts and images. Errors are reported in the answer. `history` holds the
         messages of an earlier conversation.
 
@@ -227,14 +235,21 @@ class Agent:
         `budget` is given by a caller who has used part of the limits for this task already. Tools get `deps` in their
         context. `model_settings` hold for this run, before those of the agent.
         """
-        text, images = read_task(task)
-        output_type = None if output is None else OutputType(output)
-        async with self:
-            self.library.require_open()
-            run, budget = Run(text, self.library.engine.store, run_id), budget or RunBudget(self.limits)
-            start = partial(self._start_run, run, on_event, budget, output_type, deps=deps, settings=model_settings)
-            history = [*history, image_message(images)] if images else history
-            return await self._run_task(run, history, start, has_chosen_id=run_id is not None)
+        parts = [task] if isinstance(task, str) else list(task) if isinstance(task, Sequence) else [task]
+        text = "\n".join(part for part in parts if isinstance(part, str))
+        if not text.strip() or not all(isinstance(part, (str, Image)) for part in parts):
+            raise SetupError(f"task must be a string that is not empty, or a list of strings and images, not {task!r}.")
+        images = [part for part in parts if isinstance(part, Image)]
+        return await self._run_task(
+            text,
+            [*history, image_message(images)] if images else history,
+            run_id,
+            on_event,
+            budget,
+            None if output is None else OutputType(output),
+            deps=deps,
+            settings=model_settings,
+        )
 
     async def answer_directly(
         self,
@@ -250,17 +265,11 @@ class Agent:
 
         Like any other run, the run is stored and can be resumed. The loop then continues it.
         """
-        async with self:
-            self.library.require_open()
-            run, budget = Run(task, self.library.engine.store, run_id), budget or RunBudget(self.limits)
-            start = partial(self._start_run, run, on_event, budget)
-            return await self._run_task(run, history, start, has_chosen_id=run_id is not None, direct_prompt=prompt)
+        return await self._run_task(task, history, run_id, on_event, budget, direct_prompt=prompt)
 
-    @overload
-    def run_sync(self, task: Task, *, output: type[T], **options: Unpack[RunOptions]) -> AgentAnswer[T]: ...
-    @overload
-    def run_sync(self, task: Task, *, output: None = None, **options: Unpack[RunOptions]) -> AgentAnswer[str]: ...
-    def run_sync(self, task: Task, **options: Any) -> AgentAnswer[Any]:
+    def run_sync(
+        self, task: Task, *, output: type[OutputT] | None = None, **options: Unpack[RunOptions]
+    ) -> AgentAnswer[OutputT]:
         """Do a task in code that is not async, like `run`. A library that is not open is opened for it."""
         with suppress(RuntimeError):
             asyncio.get_running_loop()
@@ -273,11 +282,10 @@ class Agent:
                 "without opening the library."
             )
 
-        async def run() -> AgentAnswer[Any]:
+        async def run() -> AgentAnswer[OutputT]:
             async with self if self._own_library is not None else self.library:
                 try:
-                    answer: AgentAnswer[Any] = await self.run(task, **options)
-                    return answer
+                    return await self.run(task, output=output, **options)
                 finally:
                     if isinstance(self.model, RetryingModel):  # its connections belong to this event loop
                         await close_model(self.model)
@@ -286,47 +294,47 @@ class Agent:
 
     async def _run_task(
         self,
-        run: Run,
+        task: str,
         history: Sequence[Message],
-        start: Callable[[], Awaitable[ActiveRun]],
+        run_id: str | None,
+        on_event: OnEvent | None,
+        budget: RunBudget | None,
+        output: OutputType | None = None,
         *,
-        has_chosen_id: bool,
+        deps: Any = None,
+        settings: ModelSettings | None = None,
         direct_prompt: str | None = None,
     ) -> AgentAnswer[Any]:
-        async with lock_run(self.library.engine.store, run.id) as lock:
-            if has_chosen_id:
-                await run.require_new()
-            active = await start()
-            earlier = [message for message in history if message["role"] != "system"]
-            active.calls.origins.add_conversation(earlier)
-            if direct_prompt is None:
-                prompt, first = self._build_instructions(run.task, active.output), self._toolbox.prepare(run.topic)
-            else:
-                prompt, first = direct_prompt, self._reply_directly(active)
-            run.begin([system_message(prompt), *earlier, user_message(run.task)])
-            answer = await self._run_loop(active, first)
-            lock.release_in_background = answer.state is not AgentState.WAITING  # nobody continues it
-            return answer
+        async with self:
+            self.library.require_open()
+            run = Run(task, self.library.engine.store, run_id)
+            async with lock_run(self.library.engine.store, run.id) as lock:
+                if run_id is not None:
+                    await run.require_new()
+                budget = budget or RunBudget(self.limits)
+                active = await self._start_run(run, on_event, budget, output, deps=deps, settings=settings)
+                earlier = [message for message in history if message["role"] != "system"]
+                active.calls.origins.add_conversation(earlier)
+                if direct_prompt is None:
+                    prompt, first = self._build_instructions(run.task, output), self._toolbox.prepare(run.topic)
+                else:
+                    prompt, first = direct_prompt, self._reply_directly(active)
+                run.begin([system_message(prompt), *earlier, user_message(run.task)])
+                answer = await self._run_loop(active, first)
+                lock.release_in_background = answer.state is not AgentState.WAITING  # nobody continues it
+                return answer
 
-    @overload
-    async def resume(
-        self, run_id: str, answer: Answers = None, *, output: type[T], **options: Unpack[ResumeOptions]
-    ) -> AgentAnswer[T]: ...
-    @overload
-    async def resume(
-        self, run_id: str, answer: Answers = None, *, output: None = None, **options: Unpack[ResumeOptions]
-    ) -> AgentAnswer[str]: ...
     async def resume(
         self,
         run_id: str,
         answer: Answers = None,
         *,
-        output: Any = None,
+        output: type[OutputT] | None = None,
         approvals: ApprovalDecisions = None,
         on_event: OnEvent | None = None,
         deps: Any = None,
         model_settings: ModelSettings | None = None,
-    ) -> AgentAnswer[Any]:
+    ) -> AgentAnswer[OutputT]:
         """Continue a run that is waiting or was interrupted by a crash.
 
         `answer` is the user's answer to the run's question, or maps the ids of questions to answers. `approvals` maps

@@ -410,8 +410,11 @@ class RunRequests:
         replies: dict[str, HumanReply] = {key: values[key] for key in run.questions if isinstance(values.get(key), str)}
         for key, request in list(run.approvals.items()):
             if is_extension_request(request):
+                decision = values.get(key)
+                approval = Approval(allowed=decision) if isinstance(decision, bool) else decision
                 with suppress(LookupError):  # it is pending
-                    refusal = await self._decide_extension(request, values.get(key)) or refusal
+                    costs, payer = self._engine.costs, self._budget.payer
+                    refusal = await costs.apply_decision(payer, request, approval) or refusal
                     del run.approvals[key]
             elif (decided := await self._decide(request, values.get(key))).state != "pending":
                 replies[key] = decided
@@ -442,14 +445,6 @@ class RunRequests:
         if decision is not None and (current.state == "pending" or (current.state == "approved" and not is_plain)):
             current = self._decided[approval_id] = await approvals.record_decision(approval_id, decision)
         return current
-
-    async def _decide_extension(self, request: ApprovalRequest, decision: Approval | bool | None) -> str | None:
-        """Extend a budget as a person has decided. Return why the run must stop, if the person refused.
-
-        Raises LookupError while the request is pending.
-        """
-        approval = Approval(allowed=decision) if isinstance(decision, bool) else decision
-        return await self._engine.costs.apply_decision(self._budget.payer, request, approval)
 
 
 def require_question(run: Run, answer: Answers) -> None:

@@ -28,6 +28,7 @@ from ferrule.core.messages import (
 from ferrule.core.model import EndReply, Model, ModelReply, ModelRequest, can_end_reply
 from ferrule.core.names import model_name
 from ferrule.core.patterns import lazy_pattern
+from ferrule.core.spec import ToolSpec
 from ferrule.errors import ModelError, SetupError, error_text
 from ferrule.memory.context import ExecutionContext
 from ferrule.parsing import KnownTools, ToolCallReader, parse_model_text, remove_empty_markup
@@ -226,9 +227,21 @@ class DecisionFormat:
     def shorten_history(self) -> bool:
         return False  # the prompt is short already
 
+    def list_tools(self, run: Run, offer: ToolOffer, tools: Sequence[ToolSpec]) -> list[ToolSpec]:
+        """Return the tools that the model chooses from: those that fit the task first, and none whose call was refused
+        in the last turn, if there are others.
+        """
+        visible, selected = _list_visible_tools(offer), []
+        for spec in sorted(tools, key=lambda spec: spec.tool_id not in visible):
+            actions = [each for each in spec.capabilities if spec.model_name(each) not in run.refused_names]
+            if len(actions) == len(spec.capabilities):
+                selected.append(spec)
+            elif actions:
+                selected.append(replace(spec, capabilities=actions))
+        return selected or list(tools)
+
     def request(self, run: Run, offer: ToolOffer, *, may_call: bool = True) -> ModelRequest:
-        visible = _list_visible_tools(offer)
-        tools = sorted(run.context.available_tools, key=lambda spec: spec.tool_id not in visible)
+        tools = self.list_tools(run, offer, run.context.available_tools)
         prompt = self.create_contextual_decision_prompt(replace(run.context, available_tools=tools))
         corrections = [m for m in run.messages[-1:] if m["role"] == "user" and m["content"] != run.task]
         images = filter(count_images, run.messages)
@@ -241,7 +254,7 @@ class DecisionFormat:
             decision = self.validate_decision(self.parse_agent_decision(reply.text), run.context)
         except ModelError as error:
             return ParsedReply(text=reply.text, correction=str(error))
-        return _convert_decision(decision, run, offer)
+        return convert_decision(decision, run, offer)
 
 
 def _list_visible_tools(offer: ToolOffer) -> list[str]:
@@ -249,7 +262,8 @@ def _list_visible_tools(offer: ToolOffer) -> list[str]:
     return [offer.actions[name][0].id for name in names if name in offer.actions]
 
 
-def _convert_decision(decision: AgentDecision, run: Run, offer: ToolOffer) -> ParsedReply:
+def convert_decision(decision: AgentDecision, run: Run, offer: ToolOffer) -> ParsedReply:
+    """Return a decision as a reply of the loop: a call, the answer, or what the model is told next."""
     if decision.action_type == "complete":
         last = run.context.observation_texts[-1] if run.context.current_observations else ""
         # The reasoning may say only that the task is done: the answer must hold what was found.

@@ -99,8 +99,8 @@ class Run:
         self._failed_calls: set[str] = set()
         self.call_ids: set[str] = set()
         self.refused_names: set[str] = set()
-        """The tools, by their names for models, of which the last turn requested a call that is known to fail, or that
-        has a made-up value. They are not offered in the next turn, so that the model does something else."""
+        """The tools, by their names for models, of which the last calls included one that is known to fail, or that has
+        a made-up value. They are not offered until the model calls something else."""
         self.call_sources: dict[str, str] = {}
         """Calls as the model wrote them in its text, by the id of the first call of a reply."""
         self._offer: tuple[Sequence[Schema], str] | None = None

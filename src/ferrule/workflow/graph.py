@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Awaitable, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict
@@ -29,7 +29,7 @@ from ferrule.library.library import UnifiedToolLibrary
 from ferrule.policy.approvals import Person
 from ferrule.store.escapes import to_storable_text
 from ferrule.store.location import make_directory
-from ferrule.workflow.plan_runner import PlanRunner
+from ferrule.workflow.plan_runner import PlanRunner, list_problems
 from ferrule.workflow.workflow import Workflow
 
 MAX_NODES = 1_000
@@ -57,23 +57,14 @@ class GraphRun:
 
     def state(self) -> PlanState:
         """Return the state of the run, without secrets. Mostly empty without a checkpointer, the only reader."""
-        runner, secrets = self.run, self.run.secrets
-        if not self._shows_state:
-            return PlanState(current_step=len(runner.context.results))
-        issues = [
-            f"Step {result.step_id}: {issue}"
-            for result in runner.results
-            if result.verification is not None
-            for issue in result.verification.issues
-        ]
-        state = PlanState(
-            task_plan=secrets.redact_plan(runner.plan).to_dict(),
-            step_results=[result.to_dict() for result in runner.results],
-            current_step=len(runner.context.results),
-            errors=[*runner.plan.problems, *issues],
-            final_answer=self.run.answer,
-        )
-        redacted: PlanState = secrets.redact(state)
+        run, results = self.run, self.run.results
+        state = PlanState(current_step=len(results))
+        if self._shows_state:
+            state["task_plan"] = run.redact_plan(run.plan).to_dict()
+            state["step_results"] = [result.to_dict() for result in results]
+            state["errors"] = list_problems(run.plan, results)
+            state["final_answer"] = run.answer
+        redacted: PlanState = run.redact(state)
         return redacted
 
 
@@ -105,8 +96,7 @@ class GraphWorkflow(Workflow):
         thread_id = to_storable_text(run.run.id)
         config = {"configurable": {"thread_id": thread_id}, "recursion_limit": MAX_NODES}
         graph_run = GraphRun(run, shows_state=self._checkpointer is not None)
-        question = run.secrets.redact(run.run.task)
-        await self._graph.ainvoke(PlanState(question=question), config, context=graph_run)
+        await self._graph.ainvoke(PlanState(question=run.redact(run.run.task)), config, context=graph_run)
 
 
 def build_graph() -> Any:
@@ -251,26 +241,21 @@ def log_checkpointer_errors(saver: Any) -> Any:
             return saver.get_next_version(current, channel)
 
         async def aget_tuple(self, config: Any) -> Any:
-            try:
-                return await saver.aget_tuple(config)
-            except Exception as error:
-                return _log_failure(error)
+            return await _log_failure(saver.aget_tuple(config))
 
         async def aput(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
-            try:
-                return await saver.aput(config, checkpoint, metadata, new_versions)
-            except Exception as error:
-                _log_failure(error)
-                return {"configurable": {**config["configurable"], "checkpoint_id": checkpoint["id"]}}
+            fallback = {"configurable": {**config["configurable"], "checkpoint_id": checkpoint["id"]}}
+            return await _log_failure(saver.aput(config, checkpoint, metadata, new_versions)) or fallback
 
         async def aput_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
-            try:
-                await saver.aput_writes(config, writes, task_id, task_path)
-            except Exception as error:
-                _log_failure(error)
+            await _log_failure(saver.aput_writes(config, writes, task_id, task_path))
 
     return ErrorLoggingCheckpointer(serde=saver.serde)
 
 
-def _log_failure(error: Exception) -> None:
-    logger.warning("error=<%s: %s> | a checkpoint could not be used; the run goes on", type(error).__name__, error)
+async def _log_failure(use: Awaitable[Any]) -> Any:
+    """Return the result of using a checkpoint, or None if it cannot be used."""
+    try:
+        return await use
+    except Exception as error:
+        logger.warning("error=<%s: %s> | a checkpoint could not be used; the run goes on", type(error).__name__, error)

@@ -21,7 +21,7 @@ from ferrule.policy.approvals import Person, check_person
 from ferrule.workflow.execution import ExecutionAgent
 from ferrule.workflow.plan_runner import PlanRunner, WorkflowAgents, answer_of_plan
 from ferrule.workflow.planning import PlanningAgent, make_planning_toolbox
-from ferrule.workflow.synthesis import CoordinationAgent
+from ferrule.workflow.results import CoordinationAgent
 from ferrule.workflow.verification import VerificationAgent
 
 
