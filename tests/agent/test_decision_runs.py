@@ -58,7 +58,7 @@ async def test_a_tool_whose_call_was_refused_is_not_offered_in_the_next_decision
         "known_failure",
         None,
     ]
-    offered = ["- scrape:" in str(request.messages[-1]["content"]) for request in model.requests]
+    offered = ["- scrape: Read" in str(request.messages[-1]["content"]) for request in model.requests]
     assert offered == [True, True, False, True]
 
 

@@ -231,7 +231,8 @@ class Run:
         self.usage += usage
         self.messages.append(message)
         self.open_calls, self.answers, self.finish_message = calls, {}, None
-        self.refused_names = set()
+        if calls:
+            self.refused_names = set()
         errors = {call.id: call.error for call in calls if call.error is not None}
         fields: dict[str, Any] = {"message": redacted, "used": _usage_to_list(usage), "errors": errors}
         fields |= self._offer_fields
