@@ -6,7 +6,7 @@ agent (`ReasoningRuntime`) and an agent whose decisions are methods for subclass
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Self
 
@@ -22,11 +22,12 @@ from ferrule.agent.prompts import contextual_decision_prompt as create_contextua
 from ferrule.agent.prompts import contextual_tool_selection_prompt as create_contextual_tool_selection_prompt
 from ferrule.agent.prompts import execution_status, failure_summary, format_tools_for_prompt, learning_summary
 from ferrule.agent.run import Run
-from ferrule.agent.toolbox import ToolOffer
+from ferrule.agent.toolbox import AgentLibrary, ToolOffer, register_functions
 from ferrule.catalog.descriptions import describe_in_one_line
 from ferrule.core.call import ToolExecutionContext as AgentContext
 from ferrule.core.call import ToolExecutionResult as ExecutionResult
 from ferrule.core.call import ToolExecutionResult as ToolResult
+from ferrule.core.call import ToolExecutor as Executor
 from ferrule.core.messages import Usage, user_message
 from ferrule.core.model import Model, ModelReply, ModelRequest, TextSink, can_reason
 from ferrule.core.names import did_you_mean
@@ -62,6 +63,7 @@ __all__ = [
     "HTTPExecutor",
     "PlannedCall",
     "SuperMagic",
+    "ToolExecutor",
     "ToolResult",
     "UnifiedDispatcher",
     "create_adaptive_execution_prompt",
@@ -91,6 +93,28 @@ class BaseTool:
     parameters: dict[str, Any] | None = None
     execute: Callable[..., Any]
 
+
+class CollectionExecutor(Executor):
+    """Calls the tools of a collection by their names (003). A class for a kind of tool overrides `execute` (002)."""
+
+    def __init__(self) -> None:
+        self.set_tool_collection(())
+
+    def set_tool_collection(self, tools: Collection[Any]) -> None:
+        """Replace the tools: functions, tool objects or names of bundled tools."""
+        self._library = AgentLibrary(tools)
+        register_functions(self._library.library, tools)
+
+    async def execute(self, tool_name: Any, params: Mapping[str, Any] | None = None, /) -> Any:
+        """Call a tool. Whatever goes wrong is in the result."""
+        await self._library.open()
+        try:
+            return await self._library.library.execute_tool(tool_name, params)
+        finally:
+            await self._library.close()
+
+
+ToolExecutor = CollectionExecutor
 
 # Contexts (001 §3.2)
 

@@ -373,16 +373,20 @@ class RunRequests:
     async def ask_person(self) -> tuple[dict[str, HumanReply], str | None]:
         """Ask the person at hand for all that the run waits for. Return the replies as `match_replies` does.
 
-        A request without a reply is not repeated. A call that needs another approval asks again, up to a limit. The
-        time that the person takes does not count.
+        A request without a reply is not repeated. A call that needs another approval asks again, up to a limit. Equal
+        calls have one request, which the person is asked once. The time that the person takes does not count.
         """
         started, replies = time.monotonic(), dict[str, Any]()
         requests: dict[str, HumanRequest] = {**self._run.questions, **self._run.approvals}
+        approval_ids = set[str]()
         for key, request in requests.items():
-            # A budget may be exceeded often in a long run, and each time the request is another one.
-            subject = (
-                request.approval_id if isinstance(request, ApprovalRequest) and is_extension_request(request) else key
-            )
+            subject = key
+            if isinstance(request, ApprovalRequest):
+                if request.approval_id in approval_ids:
+                    continue
+                approval_ids.add(request.approval_id)
+                # A budget may be exceeded often in a long run, and each time the request is another one.
+                subject = request.approval_id if is_extension_request(request) else key
             if self._counts[subject] < MAX_REQUESTS_PER_CALL:
                 reply = await self._ask(request)
                 self._counts[subject] += 1 if reply is not None else MAX_REQUESTS_PER_CALL
@@ -400,6 +404,12 @@ class RunRequests:
         run = self._run
         answers = dict.fromkeys([*run.questions][:1], answer) if isinstance(answer, str) else answer or {}
         approvals = decisions if isinstance(decisions, Mapping) else dict.fromkeys(run.approvals, decisions)
+        for key, value in {**answers, **approvals}.items():
+            if key in run.approvals and not isinstance(value, (bool, Approval, type(None))):
+                raise SetupError(
+                    f"The run waits for a decision about {key!r}, not for {value!r}: resume it with "
+                    f"approvals={{{key!r}: True}}, False, or an Approval."
+                )
         replies = await self._apply({**answers, **approvals})
         run.approvals = {key: each for key, each in run.approvals.items() if not is_extension_request(each)}
         return replies
@@ -437,11 +447,15 @@ class RunRequests:
     async def _decide(self, request: ApprovalRequest, decision: Approval | bool | None) -> ApprovalRequest:
         """Record a decision about a call, and return the request as it was decided: now, or elsewhere before."""
         approval_id = request.approval_id
-        if approval_id in self._decided:
-            return self._decided[approval_id]
+        decision = Approval(allowed=decision) if isinstance(decision, bool) else decision
+        decided = self._decided.get(approval_id)
+        if decided is not None and decided.state == "approved" and decision is not None and not decision.allowed:
+            return replace(decided, state="refused", decision_reason=decision.reason)  # for an equal call
+        if decided is not None:
+            return decided
         approvals = self._engine.approvals
         current = await approvals.get(approval_id)
-        is_plain = decision is True or (isinstance(decision, Approval) and decision.allowed and not decision.arguments)
+        is_plain = decision is not None and decision.allowed and not decision.arguments
         if decision is not None and (current.state == "pending" or (current.state == "approved" and not is_plain)):
             current = self._decided[approval_id] = await approvals.record_decision(approval_id, decision)
         return current

@@ -47,6 +47,8 @@ from ferrule.policy.approvals import ApprovalRequest, Question
 from ferrule.policy.budgets import RunCosts, is_extension_request
 from ferrule.store import ToolKnowledgeStore
 from ferrule.store.store import StoreLock
+from ferrule.texts.error_messages import translate_error
+from ferrule.texts.language import detect_language
 
 RUN_PREFIX: Final = "run:"
 _NEVER_SECRET: Final = ("kind", "state", "used", "usage", "seconds", "cost", "costs")
@@ -245,11 +247,12 @@ class Run:
         self._write("message", **fields)
 
     def wait_for(self, request: ApprovalRequest | Question) -> None:
-        """Note what a person must decide or answer before the run can go on."""
+        """Note what a person must decide or answer before the run can go on, with the reason in their language."""
         if isinstance(request, Question):
             self.questions[request.call_id] = request
         else:
-            self.approvals[request.call_id] = request
+            reason = translate_error(request.reason, detect_language(self.task))
+            self.approvals[request.call_id] = replace(request, reason=reason)
 
     def wait(self) -> None:
         """Let the run wait for people. A resumed run that waits for the same as before writes nothing."""

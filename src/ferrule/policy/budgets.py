@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, get_args
 from weakref import WeakValueDictionary
 
 from ferrule.core.messages import Usage
@@ -267,7 +267,7 @@ class CostControl:
         return await self._approvals.request(
             self._make_binding(payer, charge),
             call_id=extension_call_id(charge),
-            arguments=self._describe_extension(charge),
+            arguments={"amount": self.budgets[charge.budget].amount, "charge": asdict(charge)},
             reason=self.budgets[charge.budget].explain(charge),
         )
 
@@ -283,12 +283,12 @@ class CostControl:
         if current.state == "pending":
             raise LookupError(request.approval_id)
         if current.state == "refused":
-            return f"{request.reason} A person refused more. {current.decision_reason}".strip()
+            return f"{current.reason} A person refused more. {current.decision_reason}".strip()
         charge = Charge(**request.arguments["charge"])
         binding = asdict(self._make_binding(payer, charge))
         if current.state == "approved":
-            amount = float(request.arguments["amount"])
-            await self._store.query(extend_budget, request.approval_id, binding, charge, amount)
+            amount, now = float(request.arguments["amount"]), self._clock()
+            await self._store.query(extend_budget, request.approval_id, binding, charge, amount, now)
         return None
 
     async def list_spending(self) -> list[BudgetState]:
@@ -305,9 +305,6 @@ class CostControl:
             fingerprint="",
             digest=digest_of_arguments(json.loads(json.dumps(asdict(charge)))),
         )
-
-    def _describe_extension(self, charge: Charge) -> dict[str, Any]:
-        return {"amount": self.budgets[charge.budget].amount, "charge": asdict(charge)}
 
     async def _take(self, payer: Payer, amount: float, *, is_approved: bool = False) -> Payment | tuple[Budget, Charge]:
         now = self._clock()

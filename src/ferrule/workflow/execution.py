@@ -356,12 +356,12 @@ class ExecutionAgent:
             ) from error
         self.usage += reply.usage
         calls = reply.tool_calls or parse_tool_calls(reply.text, [action.openai_schema])
-        written = [call.arguments for call in calls if call.error is None]
-        if not written:  # only the arguments, as small models write them
+        replies = [call.arguments for call in calls if call.error is None]
+        if not replies:  # only the arguments, as small models write them
             names = properties_of(resolve_schema(capability.schema, capability.schema)).keys()
             objects = (value for value in find_json_values(reply.text) if isinstance(value, dict))
-            written = [value for value in objects if value and value.keys() <= names]
-        arguments = written[0] if written else {}
+            replies = [value for value in objects if value and value.keys() <= names]
+        arguments = replies[0] if replies else {}
         evidence = text_of_evidence(context.question, context.history, context.results.values())
         if can_reason(model) and (number := find_made_up_operand(arguments, evidence)) is not None:
             raise InvalidArguments(_made_up_number_error(step, number))
