@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 import ferrule
 from ferrule.agent.agent import Agent
 from ferrule.agent.agent import Agent as SuperMagic
-from ferrule.agent.answer import ASK_USER, NO_TOOL, PlanStep
+from ferrule.agent.answer import ASK_USER, NO_TOOL, ReadableFields
 from ferrule.agent.budget import RunLimits
 from ferrule.agent.decisions import AgentDecision, parse_decision
 from ferrule.agent.formats import DecisionFormat, ParsedReply, convert_decision, find_json_values
@@ -27,7 +27,6 @@ from ferrule.catalog.descriptions import describe_in_one_line
 from ferrule.core.call import ToolExecutionContext as AgentContext
 from ferrule.core.call import ToolExecutionResult as ExecutionResult
 from ferrule.core.call import ToolExecutionResult as ToolResult
-from ferrule.core.call import ToolExecutor as Executor
 from ferrule.core.messages import Usage, user_message
 from ferrule.core.model import Model, ModelReply, ModelRequest, TextSink, can_reason
 from ferrule.core.names import did_you_mean
@@ -94,7 +93,7 @@ class BaseTool:
     execute: Callable[..., Any]
 
 
-class CollectionExecutor(Executor):
+class CollectionExecutor:
     """Calls the tools of a collection by their names (003). A class for a kind of tool overrides `execute` (002)."""
 
     def __init__(self) -> None:
@@ -107,11 +106,8 @@ class CollectionExecutor(Executor):
 
     async def execute(self, tool_name: Any, params: Mapping[str, Any] | None = None, /) -> Any:
         """Call a tool. Whatever goes wrong is in the result."""
-        await self._library.open()
-        try:
+        async with self._library:
             return await self._library.library.execute_tool(tool_name, params)
-        finally:
-            await self._library.close()
 
 
 ToolExecutor = CollectionExecutor
@@ -149,7 +145,7 @@ def _as_context(context: Any) -> ExecutionContext:
 
 
 @dataclass(slots=True, kw_only=True)
-class PlannedCall:
+class PlannedCall(ReadableFields):
     """One step of an execution plan. Fields can also be read as `step["tool_id"]`."""
 
     tool_id: str
@@ -158,14 +154,6 @@ class PlannedCall:
     """They may refer to results of earlier steps: `${1}`."""
     description: str = ""
     id: str = ""
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self.__slots__:
-            raise KeyError(name)
-        return getattr(self, name)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return getattr(self, name, default)
 
 
 class ReasoningRuntime:
@@ -285,28 +273,24 @@ class ReasoningRuntime:
         if selected_tools is not None:
             names = [tool.tool_id if isinstance(tool, ToolSpec) else tool for tool in selected_tools]
         planner = PlanningAgent(self.tool_library, self._require_model(), tools=names)
-        plan = await planner.decompose_task(user_query)
-        return [self._plan_call(step) for step in plan.steps if step.tool_type not in (NO_TOOL, ASK_USER)]
-
-    def _plan_call(self, step: PlanStep) -> PlannedCall:
-        tool, capability = self.tool_library.engine.registry.find(step.tool_type)
-        return PlannedCall(
-            tool_id=tool.id,
-            action=capability.name,
-            parameters=dict(step.parameters),
-            description=step.description,
-            id=str(step.id),
-        )
+        calls = []
+        for step in (await planner.decompose_task(user_query)).steps:
+            if step.tool_type not in (NO_TOOL, ASK_USER):
+                tool, capability = self.tool_library.engine.registry.find(step.tool_type)
+                parameters, number = dict(step.parameters), str(step.id)
+                fields = {"parameters": parameters, "description": step.description, "id": number}
+                calls.append(PlannedCall(tool_id=tool.id, action=capability.name, **fields))
+        return calls
 
     def parse_execution_plan(self, response: str | ModelReply) -> list[PlannedCall]:
         """Read the calls in a model's reply: a JSON list of steps with `tool_id`, `action` and `parameters`."""
         for value in find_json_values(_text_of(response)):
             steps = value.get("steps", [value]) if isinstance(value, dict) else value
             if isinstance(steps, list) and steps and all(isinstance(step, dict) for step in steps):
-                decisions = [AgentDecision.of({**step, "action_type": "execute_tool"}) for step in steps]
+                decisions = enumerate((AgentDecision.of({**step, "action_type": "execute_tool"}) for step in steps), 1)
                 return [
                     PlannedCall(tool_id=str(d.tool_id), action=d.action, parameters=d.parameters, id=str(number))
-                    for number, d in enumerate(decisions, 1)
+                    for number, d in decisions
                 ]
         raise ModelError("There is no plan in the reply. Write a JSON list of steps with tool_id, action, parameters.")
 
@@ -459,7 +443,7 @@ class ReasoningRuntime:
     # The model
 
     def _require_model(self) -> Model:
-        model: Any = OfflineModel() if self.agent_model is None else self.agent_model
+        model = OfflineModel() if self.agent_model is None else self.agent_model
         if self._needs_reasoning and not can_reason(model):
             raise SetupError(
                 "Choosing tools by words is disabled, and there is no model that can think: set agent_model, or call "
@@ -468,17 +452,11 @@ class ReasoningRuntime:
         return model if hasattr(model, "name") else _TextModel(model)
 
     async def _generate(self, prompt: str) -> str:
-        reply = await self._require_model().generate(ModelRequest.of(prompt))
-        return reply.text
+        return (await self._require_model().generate(ModelRequest.of(prompt))).text
 
 
 class ContextAwareReasoningRuntime(ReasoningRuntime):
     """An agent that decides by context (001 §8.2): its decisions are the methods of this class."""
-
-    def __init__(self, agent_model: Any = None, *, tool_library: UnifiedToolLibrary | None = None) -> None:
-        super().__init__(agent_model, tool_library=tool_library)
-        self.max_retries = 3
-        self.max_iterations = 20
 
     async def execute_user_query_with_context(self, user_query: str) -> Any:
         """Do a task, and return `generate_final_result` of its context."""

@@ -206,12 +206,12 @@ class Agent:
 
     async def __aenter__(self) -> Self:
         if self._own_library is not None:
-            await self._own_library.open()
+            await self._own_library.__aenter__()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         if self._own_library is not None:
-            await self._own_library.close()
+            await self._own_library.__aexit__(*exc)
 
     # Runs
 

@@ -249,8 +249,7 @@ class RunCalls:
         Returns when no call runs any more, as far as can be known. If several tools were tried for a call, a success is
         preferred, then an interruption. Records of calls that only asked for approval are ignored.
         """
-        self._restore_memory(run)
-        self._restore_origins(run)
+        self._restore_texts_and_memory(run)
         store, deadline = self.engine.store, time.monotonic() + _STOP_TIMEOUT
         while True:
             # Without the calls that tools made: there may be very many, and the run did not make them.
@@ -302,25 +301,13 @@ class RunCalls:
             arguments=dict(record.params),
         )
 
-    def _restore_origins(self, run: Run) -> None:
-        """Restore what the run knows of its texts. Of the results of its steps, only the text is stored."""
-        origins = self.origins
+    def _restore_texts_and_memory(self, run: Run) -> None:
+        """Restore what the run knows of its texts and calls. Of the results of its steps, only the text is stored."""
+        origins, registry = self.origins, self.engine.registry
         origins.add_trusted(run.task)
         origins.add_conversation(run.messages[: run.begin_length])
         if run.history:
             origins.add_untrusted(run.history, "from the conversation before")
-        for step in run.steps:
-            if ASK_USER in (step.tool_id, step.tool_type) and step.is_success:
-                origins.add_trusted(step.text)
-            elif _was_executed(step) and step.tool_id not in (*CONTROL_TOOLS, *META_TOOLS):
-                try:
-                    action = self.engine.registry.find(step.tool_id, step.action)
-                except ToolNotFound:
-                    action = None
-                origins.add_stored_result(action, step.tool_type, step.arguments, step.text)
-
-    def _restore_memory(self, run: Run) -> None:
-        registry = self.engine.registry
         for step in run.steps:
             result = ToolExecutionResult(
                 is_success=step.is_success,
@@ -330,13 +317,15 @@ class RunCalls:
                 error_type=step.error_type,
             )
             run.context.record(step.tool_id, step.action, dict(step.arguments), result)
-            if self.memory is None or not _was_executed(step) or not registry.snapshot().may_contain(step.tool_id):
-                continue
-            try:
-                tool, capability = registry.find(step.tool_id, step.action)
-            except ToolNotFound:
-                continue
-            self.memory.restore_call(tool, capability, dict(step.arguments), result)
+            action = None
+            with suppress(ToolNotFound):
+                action = registry.find(step.tool_id, step.action)
+            if self.memory is not None and action is not None and _was_executed(step):
+                self.memory.restore_call(*action, dict(step.arguments), result)
+            if ASK_USER in (step.tool_id, step.tool_type) and step.is_success:
+                origins.add_trusted(step.text)
+            elif _was_executed(step) and step.tool_id not in (*CONTROL_TOOLS, *META_TOOLS):
+                origins.add_stored_result(action, step.tool_type, step.arguments, step.text)
 
 
 def _was_executed(step: StepResult) -> bool:

@@ -95,8 +95,11 @@ def compact_messages(messages: Sequence[Message], budget: int, task: str) -> lis
         if total <= budget:
             break
         for index, message in enumerate(turn):
-            if message["role"] == "tool":
-                turn[index] = _shorten_result(message)
+            content = message.get("content")
+            if message["role"] == "tool" and isinstance(content, str) and len(content) > MAX_OLD_RESULT:
+                rest = len(content) - MAX_OLD_RESULT
+                short = f"{content[:MAX_OLD_RESULT].rstrip()} … [{rest} characters left out]"
+                turn[index] = {**message, "content": short}
                 total += estimate_message_tokens(turn[index]) - estimate_message_tokens(message)
     dropped = 0
     while total > budget and dropped < len(turns) - 1:
@@ -134,16 +137,6 @@ def _split_turns(messages: Sequence[Message]) -> tuple[list[Message], list[list[
         else:
             head.append(message)
     return head, turns
-
-
-def _shorten_result(message: Message) -> Message:
-    content = message.get("content")
-    if not isinstance(content, str) or len(content) <= MAX_OLD_RESULT:
-        return message
-    return {
-        **message,
-        "content": f"{content[:MAX_OLD_RESULT].rstrip()} … [{len(content) - MAX_OLD_RESULT} characters left out]",
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -452,19 +445,15 @@ class TextStreamer:
             return
         self._checked_length = length
         rest = parse_model_text(self._text[:length], self._tools, until_prose=True).rest
-        if rest and not _may_continue_call(rest):
+        # A tag, or a bracket or a fence that is not closed, may be of a call that is not finished.
+        is_open = any(rest.count(first) != rest.count(last) for first, last in ("{}", "[]", "()"))
+        if rest and not (is_open or "<" in rest or rest.count("```") % 2 == 1):
             self._may_end = False
             raise EndReply
 
 
 _CHECKED_LENGTH: Final = 40
 """Of so many new characters, in whole lines, it is checked whether they follow a call."""
-
-
-def _may_continue_call(text: str) -> bool:
-    """Return whether a text may be an unfinished call: it has a tag, or a bracket or a fence that is not closed."""
-    is_open = any(text.count(first) != text.count(last) for first, last in ("{}", "[]", "()"))
-    return is_open or "<" in text or text.count("```") % 2 == 1
 
 
 # Typed answers: the type that the answer of a run must have, its JSON Schema, and checking what a model wrote

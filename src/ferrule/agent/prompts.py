@@ -218,7 +218,9 @@ def _pattern_lines(context: ExecutionContext, texts: PromptTexts, only: str | No
         if only is not None and (actions := _format_values(patterns.get("failed_actions"), texts)):
             yield texts.failed_actions.format(tool=tool_id, values=actions)
         for advice in _as_list(patterns.get("suggested_adjustments"))[-1:]:
-            if isinstance(advice, dict) and (instead := _describe_adjustment(advice)):
+            before, after = advice.get("original_params") or {}, advice.get("adjusted_params") or {}
+            if changed := {name: value for name, value in after.items() if name not in before or before[name] != value}:
+                instead = _cut_line(as_text(changed), _ARGUMENTS_LENGTH)
                 reason = shorten(single_line(str(advice.get("reason") or "")), _ERROR_LENGTH)
                 yield texts.adjustment.format(tool=tool_id, values=instead, reason=reason).rstrip()
     for switch in _as_list(context.learned_patterns.get(_TOOL_SWITCHES)):
@@ -231,16 +233,6 @@ def _patterns_by_tool(context: ExecutionContext) -> Iterator[tuple[str, dict[str
     for tool_id, patterns in context.learned_patterns.items():
         if tool_id != _TOOL_SWITCHES and isinstance(patterns, dict):
             yield tool_id, patterns
-
-
-def _describe_adjustment(advice: Mapping[str, Any]) -> str:
-    """Return the arguments that an adjustment changes, as text."""
-    before, after = advice.get("original_params"), advice.get("adjusted_params")
-    if not isinstance(after, dict):
-        return ""
-    before = before if isinstance(before, dict) else {}
-    changed = {name: value for name, value in after.items() if name not in before or before[name] != value}
-    return _cut_line(as_text(changed), _ARGUMENTS_LENGTH) if changed else ""
 
 
 def _format_values(values: Any, texts: PromptTexts) -> str:
@@ -367,10 +359,11 @@ def suggest_missing_setup(question: str, waiting: Iterable[Tool]) -> str:
 def explain_denial(question: str, denied: Iterable[tuple[Tool, ToolCapability, str]]) -> str | None:
     """Say that the policy forbids what a question asks for, and why. Return None if it does not."""
     words = significant_terms(question)
-    matches = [
-        (_count_matches(words, _terms_of_action(tool.spec, capability)), tool, capability, reason)
-        for tool, capability, reason in denied
-    ]
+    matches = []
+    for tool, capability, reason in denied:
+        description = first_sentence(capability.description or tool.spec.description)
+        terms = {*extract_terms(f"{tool.id} {capability.name} {description}")}
+        matches.append((_count_matches(words, terms), tool, capability, reason))
     count, tool, capability, reason = max(matches, key=itemgetter(0), default=(0, None, None, ""))
     if tool is None or capability is None or not count:
         return None
@@ -382,8 +375,3 @@ def _count_matches(words: Sequence[str], terms: Collection[str]) -> int:
     """Count the words that ask for a tool with these terms. One alone must be the first, unlike in `book a table`."""
     count = len({word for word in words if word in terms})
     return count if count > 1 or (words and words[0] in terms) else 0
-
-
-def _terms_of_action(spec: ToolSpec, capability: ToolCapability) -> set[str]:
-    description = first_sentence(capability.description or spec.description)
-    return {*extract_terms(f"{spec.tool_id} {capability.name} {description}")}

@@ -224,7 +224,13 @@ class Toolbox:
         always = [action for action in usable.actions if action.spec.tool_id in first]
         selected = {action.name: action.openai_schema for action in always}
         remaining = MAX_SELECTED_TOKENS - sum(action.tokens for action in (*always, *search_actions))
-        candidates = [*(a for a in usable.actions if a.name in used), *self._find_relevant(usable, task)]
+        by_action = {(a.spec.tool_id, a.capability.name): a for a in usable.actions}
+        hits = self._library.index.search_actions(
+            task,
+            _MAX_CANDIDATES,
+            is_visible=lambda tool, action: (tool.id, action) in by_action and usable.by_id[tool.id] is tool,
+        )
+        candidates = [*(a for a in usable.actions if a.name in used), *(by_action[h.tool.id, h.action] for h in hits)]
         max_count = len(selected) + MAX_RELEVANT_TOOLS
         for action in candidates:
             schema = _schema_within(action, remaining) if action.name not in selected else None
@@ -232,15 +238,6 @@ class Toolbox:
                 selected[action.name] = schema
                 remaining -= estimate_schema_tokens(schema)
         return [selected[name] for name in sorted(selected)]
-
-    def _find_relevant(self, usable: UsableActions, task: str) -> list[NamedAction]:
-        by_action = {(a.spec.tool_id, a.capability.name): a for a in usable.actions}
-
-        def is_visible(tool: Tool, action: str | None) -> bool:
-            return (tool.id, action) in by_action and usable.by_id[tool.id] is tool
-
-        hits = self._library.index.search_actions(task, _MAX_CANDIDATES, is_visible=is_visible)
-        return [by_action[hit.tool.id, hit.action] for hit in hits]
 
     def resolve(self, original: ToolCall, offer: ToolOffer) -> RunCall:
         """Return the call with the tool that it refers to.
@@ -341,7 +338,7 @@ class AgentLibrary:
         self._change: asyncio.Future[None] | None = None
         """Opens or closes the library."""
 
-    async def open(self) -> None:
+    async def __aenter__(self) -> None:
         self._users += 1
         if self._users == 1:
             self._change = asyncio.ensure_future(self._run_after(self._change, self.library.initialize()))
@@ -352,7 +349,7 @@ class AgentLibrary:
             self._users -= 1
             raise
 
-    async def close(self) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         self._users -= 1
         if self._users == 0:
             self._change = asyncio.ensure_future(self._run_after(self._change, self.library.aclose()))

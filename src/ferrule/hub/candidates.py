@@ -6,6 +6,7 @@ Candidates may have other names for the same arguments; `map_arguments` gives ea
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
@@ -183,18 +184,11 @@ class CandidateIndex:
         if action is None:
             tools = {candidate.tool for candidate in candidates}
             candidates += [ToolCandidate.of(t, c) for t, c in self._actions.get(name, ()) if t not in tools]
-        if not candidates:
-            candidates = [*self._find_in_registry(name, action).candidates]
+        if not candidates and self.snapshot.may_contain(name):
+            # The registry understands more than exact names, such as `tool__action` in any script.
+            with suppress(ToolNotFound):
+                candidates.append(ToolCandidate.of(*self.snapshot.find(name, action)))
         return CandidateMatches(candidates=candidates, skipped=skipped)
-
-    def _find_in_registry(self, name: str, action: str | None) -> CandidateMatches:
-        """Find what the registry understands beyond exact names, such as `tool__action` in any script."""
-        if not self.snapshot.may_contain(name):
-            return CandidateMatches()
-        try:
-            return CandidateMatches(candidates=[ToolCandidate.of(*self.snapshot.find(name, action))])
-        except ToolNotFound:
-            return CandidateMatches()
 
     def _add_tool(self, tool: Tool) -> None:
         spec = tool.spec
@@ -278,13 +272,11 @@ def _guess_mappings(capability: ToolCapability, params: dict[str, Any]) -> Itera
     required = _required_text_parameters(capability)
     texts = [name for name, value in params.items() if isinstance(value, str)]
     # A text that has a parameter of its name stays there, and no text becomes a secret that was not passed as one.
-    if (
-        len(required) == len(texts) == 1
-        and texts[0] not in same_names
-        and required[0] not in capability.secret_names
-        and _have_same_kind(texts[0], required[0])
-    ):
-        yield {**same_names, required[0]: params[texts[0]]}
+    is_only = len(required) == len(texts) == 1
+    if is_only and texts[0] not in same_names and required[0] not in capability.secret_names:
+        kinds = [[words for words in _TEXT_KINDS if words & _split_words(name)] for name in (texts[0], required[0])]
+        if kinds[0] == kinds[1]:
+            yield {**same_names, required[0]: params[texts[0]]}
 
 
 def _required_text_parameters(capability: ToolCapability) -> list[str]:
@@ -318,11 +310,6 @@ _TEXT_KINDS: Final = (
 """Names of parameters whose texts are of one kind: a text of another kind cannot be used for them."""
 
 
-def _have_same_kind(first: str, second: str) -> bool:
-    kinds = [[words for words in _TEXT_KINDS if words & _split_words(name)] for name in (first, second)]
-    return kinds[0] == kinds[1]
-
-
 def accepts_arguments(
     candidate: ToolCandidate, params: Mapping[str, Any] | str, mapped: Mapping[str, Any], needed: Collection[str]
 ) -> bool:
@@ -334,16 +321,3 @@ def accepts_arguments(
     values = [value for name, value in mapped.items() if is_open or name in names]
     important = [params[name] for name in needed if name in params]
     return all(value in values for value in important) and (bool(values) or not params)
-
-
-# Permissions
-
-
-def select_permitted(
-    candidates: Sequence[ToolCandidate], permissions: Permissions
-) -> tuple[list[ToolCandidate], list[ToolCandidate]]:
-    """Return the candidates that the caller may call, and the candidates for which a person must be asked first."""
-    by_verdict: dict[str, list[ToolCandidate]] = {"allow": [], "ask": [], "deny": []}
-    for candidate in candidates:
-        by_verdict[permissions.decide(candidate.tool, candidate.capability).verdict].append(candidate)
-    return by_verdict["allow"], by_verdict["ask"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -39,23 +39,6 @@ class CandidateCall:
         """Return whether the call waits for a person to agree."""
         return self.result.metadata.get("advice") == NeedsApproval.advice
 
-    @property
-    def has_edited_arguments(self) -> bool:
-        """Return whether the person who approved the call has changed its arguments."""
-        return bool(self.result.metadata.get("arguments_edited"))
-
-    def may_be_followed_by(self, other: ToolCandidate) -> bool:
-        """Return whether another candidate may be called after this empty success.
-
-        A candidate with side effects has already had them; they must not happen twice.
-        """
-        return self.candidate.effects.read_only and other.effects.repeatable
-
-    @property
-    def may_have_taken_effect(self) -> bool:
-        """Return whether the call failed but may still have had its effect: then no other candidate may be called."""
-        return self.result.may_have_taken_effect(self.candidate.effects)
-
 
 @dataclass(slots=True, kw_only=True)
 class HubRequest:
@@ -82,26 +65,9 @@ class HubRequest:
     """In the order in which they ended; calls that were stopped are not among them."""
 
     @property
-    def first_success(self) -> CandidateCall | None:
-        """Return the first success. It is empty, since a success with a result ends the request."""
-        return next((each for each in self.ended_calls if each.result.is_success), None)
-
-    @property
     def key(self) -> RequestKey:
         """Return what all requests for the same job have in common."""
         return self.name if self.tag is None else None, self.action, self.tag
-
-    @property
-    def needed_arguments(self) -> Collection[str]:
-        """Return the arguments that the replaced candidate requires."""
-        return () if self.replacing is None else self.replacing.capability.schema_or_empty.get("required") or ()
-
-    def find_success_blocking(self, candidate: ToolCandidate) -> CandidateCall | None:
-        """Return the empty success after which this candidate must not be called."""
-        return next(
-            (each for each in self.ended_calls if each.result.is_success and not each.may_be_followed_by(candidate)),
-            None,
-        )
 
     def skip(self, candidate: ToolCandidate, reason: str) -> None:
         self.skipped.append(SkippedCandidate(tool=candidate.tool, label=candidate.label, reason=reason))
