@@ -47,7 +47,7 @@ from ferrule.errors import (
 from ferrule.library.meta_tools import META_TOOLS
 from ferrule.memory import RunMemory
 from ferrule.memory.call_identity import identify_call
-from ferrule.policy.approvals import Approval, ApprovalRequest, Person, Question, ask_for_answer, ask_for_approval
+from ferrule.policy.approvals import Approval, ApprovalRequest, Person, ask_person
 from ferrule.policy.budgets import is_extension_request
 from ferrule.policy.provenance import ProvenanceRules, RunOrigins
 from ferrule.store import ToolCallRecord
@@ -424,9 +424,7 @@ class RunRequests:
         if self._person is None:
             return None
         try:
-            if isinstance(request, Question):
-                return await ask_for_answer(self._person, request)
-            return await ask_for_approval(self._person, request)
+            return await ask_person(self._person, request)
         except SetupError:
             raise
         except Exception:

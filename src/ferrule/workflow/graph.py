@@ -49,7 +49,7 @@ class PlanState(TypedDict, total=False):
 
 
 class GraphRun:
-    """The context of a graph: the run, and its results that are not verified yet."""
+    """The context of a graph: the run, its results that are not verified yet, and the stages that the nodes call."""
 
     def __init__(self, run: PlanRunner, *, shows_state: bool) -> None:
         self.run, self._shows_state = run, shows_state
@@ -66,6 +66,24 @@ class GraphRun:
             state["final_answer"] = run.answer
         redacted: PlanState = run.redact(state)
         return redacted
+
+    async def run_planning(self) -> None:
+        if not self.run.has_plan:
+            await self.run.make_plan()
+        if self.run.needs_revision:  # also in a run that was interrupted before it was revised
+            await self.run.revise()
+
+    async def run_execution(self) -> None:
+        if not self.run.is_done:
+            self.unverified = await self.run.advance()
+
+    async def run_verification(self) -> None:
+        results, self.unverified = self.unverified, []
+        await self.run.verify(results)
+
+    async def run_synthesis(self) -> None:
+        if self.run.is_done:  # otherwise a person must reply first
+            await self.run.synthesize()
 
 
 class GraphWorkflow(Workflow):
@@ -106,63 +124,33 @@ def build_graph() -> Any:
     except ImportError:
         raise MissingExtra("langgraph", "langgraph") from None
 
+    def node(name: str) -> Any:
+        async def run_stage(state: PlanState, runtime: Any) -> PlanState:
+            await getattr(runtime.context, name)()
+            current: PlanState = runtime.context.state()
+            return current
+
+        return run_stage
+
+    # Async, although they await nothing, because LangGraph runs other functions in a thread.
+    async def should_verify(state: PlanState, runtime: Any) -> Literal["verification", "execution", "synthesis"]:
+        graph_run: GraphRun = runtime.context
+        if graph_run.unverified:
+            return "verification"
+        return "synthesis" if graph_run.run.is_done or graph_run.run.is_blocked else "execution"
+
+    async def should_revise(state: PlanState, runtime: Any) -> Literal["planning", "execution"]:
+        return "planning" if runtime.context.run.needs_revision else "execution"
+
     graph: Any = StateGraph(PlanState, context_schema=GraphRun)
-    graph.add_node("planning", _run_planning)
-    graph.add_node("execution", _run_execution)
-    graph.add_node("verification", _run_verification)
-    graph.add_node("synthesis", _run_synthesis)
+    for name in ("planning", "execution", "verification", "synthesis"):
+        graph.add_node(name, node(f"run_{name}"))
     graph.add_edge(START, "planning")
     graph.add_edge("planning", "execution")
-    graph.add_conditional_edges("execution", _should_verify)
-    graph.add_conditional_edges("verification", _should_revise)
+    graph.add_conditional_edges("execution", should_verify)
+    graph.add_conditional_edges("verification", should_revise)
     graph.add_edge("synthesis", END)
     return graph
-
-
-# The nodes. All are async, even those that await nothing, because LangGraph runs other functions in a thread.
-
-
-async def _run_planning(state: PlanState, runtime: Any) -> PlanState:
-    graph_run: GraphRun = runtime.context
-    if not graph_run.run.has_plan:
-        await graph_run.run.make_plan()
-    if graph_run.run.needs_revision:  # also in a run that was interrupted before it was revised
-        await graph_run.run.revise()
-    return graph_run.state()
-
-
-async def _run_execution(state: PlanState, runtime: Any) -> PlanState:
-    graph_run: GraphRun = runtime.context
-    if not graph_run.run.is_done:
-        graph_run.unverified = await graph_run.run.advance()
-    return graph_run.state()
-
-
-async def _should_verify(state: PlanState, runtime: Any) -> Literal["verification", "execution", "synthesis"]:
-    graph_run: GraphRun = runtime.context
-    runner = graph_run.run
-    if graph_run.unverified:
-        return "verification"
-    return "synthesis" if runner.is_done or runner.is_blocked else "execution"
-
-
-async def _run_verification(state: PlanState, runtime: Any) -> PlanState:
-    graph_run: GraphRun = runtime.context
-    results, graph_run.unverified = graph_run.unverified, []
-    await graph_run.run.verify(results)
-    return graph_run.state()
-
-
-async def _should_revise(state: PlanState, runtime: Any) -> Literal["planning", "execution"]:
-    graph_run: GraphRun = runtime.context
-    return "planning" if graph_run.run.needs_revision else "execution"
-
-
-async def _run_synthesis(state: PlanState, runtime: Any) -> PlanState:
-    graph_run: GraphRun = runtime.context
-    if graph_run.run.is_done:  # otherwise a person must reply first
-        await graph_run.run.synthesize()
-    return graph_run.state()
 
 
 # Checkpointers, in SQLite or Postgres. Checkpoints show how far a run is; a run does not need them to continue. So a

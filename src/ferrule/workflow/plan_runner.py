@@ -299,7 +299,12 @@ class PlanRunner:
             return result
         result.verification = await self._agents.verification.verify_result(result, self.context, step.expected)
         if (first := self._low_confidence.pop(str(step.id), None)) is not None:
-            return self._choose_better(first, result)
+            assert first.verification is not None
+            # A doubtful result is better than a failure.
+            is_better = result.success and result.verification.confidence >= first.verification.confidence
+            if not is_better:
+                self._replacements.pop(str(step.id), None)
+            return replace(result if is_better else first, attempts=(*first.attempts, *result.attempts))
         if not result.made_up_number and result.success and result.failed_or_implausible and self._try_other_tool(step):
             self._low_confidence[str(step.id)] = result
             return None
@@ -465,15 +470,6 @@ class PlanRunner:
                 self._replacements[str(step.id)] = replace(step, tool_type=other.spec.model_name(action))
                 return True
         return False
-
-    def _choose_better(self, first: StepResult, second: StepResult) -> StepResult:
-        """Return the more plausible of two results of a step. A doubtful result is better than a failure."""
-        assert first.verification is not None and second.verification is not None
-        attempts = (*first.attempts, *second.attempts)
-        if second.success and second.verification.confidence >= first.verification.confidence:
-            return replace(second, attempts=attempts)
-        self._replacements.pop(str(first.step_id), None)
-        return replace(first, attempts=attempts)
 
     # Secrets that steps pass to tools: they are neither stored nor shown
 
