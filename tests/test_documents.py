@@ -164,11 +164,11 @@ def test_a_spec_of_ones_own_is_frozen_as_all_specs_are():
     with pytest.raises(TypeError, match="cannot inherit non-frozen dataclass from a frozen one"):
 
         @dataclass
-        class Thawed(documents.ToolSpec):
+        class Thawed(ToolSpec):  # type: ignore[misc]
             endpoint: str = ""
 
     @dataclass(frozen=True)
-    class GraphQLSpec(documents.ToolSpec):
+    class GraphQLSpec(ToolSpec):
         endpoint: str = ""
 
     assert GraphQLSpec("graph", "graph", "A graph.", endpoint="https://a.test").endpoint == "https://a.test"

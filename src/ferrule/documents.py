@@ -278,7 +278,7 @@ class ReasoningRuntime:
             if step.tool_type not in (NO_TOOL, ASK_USER):
                 tool, capability = self.tool_library.engine.registry.find(step.tool_type)
                 parameters, number = dict(step.parameters), str(step.id)
-                fields = {"parameters": parameters, "description": step.description, "id": number}
+                fields: dict[str, Any] = {"parameters": parameters, "description": step.description, "id": number}
                 calls.append(PlannedCall(tool_id=tool.id, action=capability.name, **fields))
         return calls
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from operator import itemgetter
 from typing import Any, Final
 
 from ferrule.catalog.search.terms import extract_terms
@@ -359,16 +358,15 @@ def suggest_missing_setup(question: str, waiting: Iterable[Tool]) -> str:
 def explain_denial(question: str, denied: Iterable[tuple[Tool, ToolCapability, str]]) -> str | None:
     """Say that the policy forbids what a question asks for, and why. Return None if it does not."""
     words = significant_terms(question)
-    matches = []
+    best, sentence = 0, None
     for tool, capability, reason in denied:
         description = first_sentence(capability.description or tool.spec.description)
-        terms = {*extract_terms(f"{tool.id} {capability.name} {description}")}
-        matches.append((_count_matches(words, terms), tool, capability, reason))
-    count, tool, capability, reason = max(matches, key=itemgetter(0), default=(0, None, None, ""))
-    if tool is None or capability is None or not count:
-        return None
-    step, name = shorten(single_line(question), _MAX_CALL_LENGTH), tool.spec.model_name(capability)
-    return DENIED[detect_language(question)].format(step=step, tool=name, reason=reason).strip()
+        count = _count_matches(words, {*extract_terms(f"{tool.id} {capability.name} {description}")})
+        if count > best:
+            step, name = shorten(single_line(question), _MAX_CALL_LENGTH), tool.spec.model_name(capability)
+            best = count
+            sentence = DENIED[detect_language(question)].format(step=step, tool=name, reason=reason).strip()
+    return sentence
 
 
 def _count_matches(words: Sequence[str], terms: Collection[str]) -> int:
