@@ -37,7 +37,7 @@ async def until_waiting(orchestrator, callers):
     """Wait until so many callers have joined the run."""
 
     def waiting():
-        return sum(run._waiting for runs in orchestrator._shared_runs._runs.values() for run in runs.values())
+        return sum(run._waiting for run in orchestrator._shared_runs._runs.values())
 
     await until(lambda: waiting() >= callers)
 
