@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Collection, Sequence
 from contextlib import suppress
-from typing import Any, Final, Literal, Self, TypeAlias, TypedDict, Unpack
+from typing import Any, Literal, Self, TypeAlias, TypedDict, Unpack
 
 from ferrule.agent.answer import (
     AgentAnswer,
@@ -27,7 +27,7 @@ from ferrule.agent.answer import (
     log_listener_errors,
 )
 from ferrule.agent.budget import BudgetedModel, NeedsPerson, RunBudget, RunLimits
-from ferrule.agent.calls import Answers, ApprovalDecisions, PausedRuns, RunCall, RunCalls, RunRequests, require_question
+from ferrule.agent.calls import Answers, ApprovalDecisions, PausedRuns, RunCalls, RunRequests, require_question
 from ferrule.agent.formats import (
     DecisionFormat,
     OutputType,
@@ -40,13 +40,20 @@ from ferrule.agent.formats import (
 from ferrule.agent.prompts import (
     explain_denial,
     explain_stop,
-    short_failure_summary,
     suggest_missing_setup,
     system_prompt,
     warnings_from_earlier_runs,
 )
 from ferrule.agent.run import Run, lock_run
-from ferrule.agent.toolbox import AgentLibrary, Toolbox, ToolOffer, policy_of_run, register_functions
+from ferrule.agent.toolbox import (
+    MAX_NAMED_SCHEMA_TOKENS,
+    MAX_SCHEMA_TOKENS,
+    AgentLibrary,
+    Toolbox,
+    ToolOffer,
+    policy_of_run,
+    register_functions,
+)
 from ferrule.agent.turn import ActiveRun
 from ferrule.core.aio import MAX_QUEUED_PROGRESS, ProgressQueue
 from ferrule.core.content import Image
@@ -59,6 +66,7 @@ from ferrule.core.model import (
     ModelWithSettings,
     can_reason,
     check_settings,
+    selects_tools,
 )
 from ferrule.core.names import did_you_mean
 from ferrule.core.permission import CallPolicy, Principal
@@ -86,10 +94,6 @@ class RunOptions(TypedDict, total=False):
     budget: RunBudget | None
     deps: Any
     model_settings: ModelSettings | None
-
-
-FAILED_TURNS_BEFORE_BRIEFING: Final = 3
-"""The model gets a summary of the failures after this many turns in a row in which every call failed."""
 
 
 class Agent:
@@ -503,7 +507,7 @@ class Agent:
         cost = active.budget.reply_cost
         run.add_reply(message, calls, reply.usage, redacted=redacted, source=parsed.source, cost=cost)
         if calls:
-            await self._execute_calls(active, offer, resolved)
+            await active.execute_turn(resolved, offer)
         elif parsed.correction is not None and not (
             parsed.is_answer_if_repeated and (active.empty_replies or active.output)
         ):
@@ -552,18 +556,6 @@ class Agent:
                 if not active.format.shorten_history():
                     raise
 
-    async def _execute_calls(self, active: ActiveRun, offer: ToolOffer, calls: Sequence[RunCall]) -> None:
-        run, active.empty_replies = active.run, 0
-        before = len(run.steps)
-        await active.execute_calls(calls, offer)
-        await active.ask_person(offer)
-        if run.state is AgentState.RUNNING and not active.end_if_finished():
-            has_success = any(step.is_success for step in run.steps[before:])
-            active.failed_turns = 0 if has_success else active.failed_turns + 1
-            is_due = active.failed_turns > 0 and active.failed_turns % FAILED_TURNS_BEFORE_BRIEFING == 0
-            if is_due and run.context.failed_attempts:
-                run.add(user_message(short_failure_summary(run.context, language=detect_language(run.task))))
-
     # Details
 
     def _build_instructions(self, task: str, output: OutputType | None) -> str:
@@ -582,7 +574,9 @@ class Agent:
 
     def _make_toolbox(self, tools: Collection[str] | None) -> Toolbox:
         principal = self._principal if tools is None else self._principal.restricted_to(tools)
-        budget = Toolbox.choose_budget(self.model, tools) if self._schema_tokens is None else self._schema_tokens
+        budget = self._schema_tokens
+        if budget is None:
+            budget = MAX_SCHEMA_TOKENS if tools is None and not selects_tools(self.model) else MAX_NAMED_SCHEMA_TOKENS
         return Toolbox(
             self.library,
             principal=principal,

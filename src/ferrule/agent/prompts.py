@@ -93,7 +93,7 @@ def contextual_decision_prompt(
         failure_summary(context, language=language) if failures is None else failures,
         _format_observations(context, texts.observations, MAX_OBSERVATIONS),
         learning_summary(context, language=language) if learned is None else learned,
-        _format_tools_with_schemas(context.available_tools, texts),
+        _format_tools(context.available_tools, texts, with_schemas=True),
         texts.choices,
         texts.principles,
         texts.json_form,
@@ -243,29 +243,22 @@ def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _format_tools(tools: Sequence[ToolSpec], texts: PromptTexts) -> str:
-    """Return one line for each tool that fits the budget, and the number of the others."""
-    lines: list[str] = []
-    budget = MAX_TOOLS_TOKENS
-    for spec in tools:
-        line = _tool_line(spec)
-        budget -= estimate_tokens(line)
-        if budget < 0 and lines:
-            return f"{_format_list(texts.tools, lines)}\n{texts.more_tools.format(count=len(tools) - len(lines))}"
-        lines.append(line)
-    return _format_list(texts.tools, lines) or f"{texts.tools}: {texts.none}"
+def _format_tools(tools: Sequence[ToolSpec], texts: PromptTexts, *, with_schemas: bool = False) -> str:
+    """Return one line for each tool that fits the budget, and the number of the others.
 
-
-def _format_tools_with_schemas(tools: Sequence[ToolSpec], texts: PromptTexts) -> str:
-    """Return the actions with their schemas for each tool that fits the budget, and one line for each other tool."""
+    With schemas, each tool that fits is followed by its actions, and the others by one line each.
+    """
     lines: list[str] = []
-    budget = MAX_SCHEMAS_TOKENS
+    budget = MAX_SCHEMAS_TOKENS if with_schemas else MAX_TOOLS_TOKENS
     for at, spec in enumerate(tools):
-        schemas = [f"  {_action_line(each)} {encode_json(each.schema).decode()}" for each in spec.capabilities]
-        line = "\n".join([_tool_line(spec), *schemas])
+        line = _tool_line(spec)
+        for each in spec.capabilities if with_schemas else ():
+            line += f"\n  {_action_line(each)} {encode_json(each.schema).decode()}"
         budget -= estimate_tokens(line)
         if budget < 0 and lines:
-            return f"{_format_list(texts.tools, lines)}\n{_format_tools(tools[at:], texts)}"
+            more = texts.more_tools.format(count=len(tools) - at)
+            more = _format_tools(tools[at:], texts) if with_schemas else more
+            return f"{_format_list(texts.tools, lines)}\n{more}"
         lines.append(line)
     return _format_list(texts.tools, lines) or f"{texts.tools}: {texts.none}"
 

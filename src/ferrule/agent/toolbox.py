@@ -20,7 +20,6 @@ from ferrule.catalog.model_schemas import NamedAction, estimate_schema_tokens
 from ferrule.catalog.registry import RegistrySnapshot, ToolRegistry
 from ferrule.core.call import Progress, ToolExecutionContext, ToolExecutionResult
 from ferrule.core.messages import Schema, ToolCall
-from ferrule.core.model import Model, selects_tools
 from ferrule.core.permission import CallPolicy, Decision, Principal, matches_any
 from ferrule.core.spec import Tool, ToolCapability
 from ferrule.engine import ToolEngineConfig
@@ -113,11 +112,6 @@ class Toolbox:
         self._offers: dict[Hashable, ToolOffer] = {}
         self._usable: UsableActions | None = None
         self._version = -1
-
-    @staticmethod
-    def choose_budget(model: Model, tools: Collection[str] | None) -> int:
-        """Up to how many tokens of schemas all tools are shown; `tools` are those that the caller named."""
-        return MAX_SCHEMA_TOKENS if tools is None and not selects_tools(model) else MAX_NAMED_SCHEMA_TOKENS
 
     @cached_property
     def _meta_tools(self) -> dict[str, Tool]:

@@ -271,7 +271,7 @@ class PlanRunner:
                     results.append(task.result())
                 except NeedsPerson as needs:
                     self._wait_for(step_id, needs.request)
-                    self._budget.calls -= _makes_call(self.plan[step_id])  # the call was not executed
+                    self._budget.calls -= makes_call(self.plan[step_id])  # the call was not executed
         return results
 
     async def verify(self, results: Collection[StepResult]) -> None:
@@ -382,7 +382,7 @@ class PlanRunner:
                 error = f"It was not started: {self.stop_reason}."
                 results.append(replace(failure_result(step, error, STOPPED), skipped=True))
             elif None not in needed:
-                self._budget.calls += _makes_call(step)
+                self._budget.calls += makes_call(step)
                 self._running[step_id] = asyncio.create_task(self._run_step(step), name=f"ferrule-step-{step_id}")
         return results
 
@@ -505,7 +505,7 @@ class PlanRunner:
             return frozenset()
 
 
-def _makes_call(step: PlanStep) -> bool:
+def makes_call(step: PlanStep | StepResult) -> bool:
     return step.tool_type not in (NO_TOOL, ASK_USER)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
-from ferrule.agent.answer import ASK_USER, NO_TOOL, AgentAnswer, AgentState, OnEvent, StepResult
+from ferrule.agent.answer import AgentAnswer, AgentState, OnEvent
 from ferrule.agent.budget import BudgetedModel, RunBudget, RunLimits
 from ferrule.agent.calls import Answers, ApprovalDecisions, PausedRuns, RunRequests, require_question
 from ferrule.agent.run import Run, lock_run
@@ -19,7 +19,7 @@ from ferrule.core.permission import PLANNER_PRINCIPAL, CallPolicy, Principal
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.policy.approvals import Person, check_person
 from ferrule.workflow.execution import ExecutionAgent
-from ferrule.workflow.plan_runner import PlanRunner, WorkflowAgents, answer_of_plan
+from ferrule.workflow.plan_runner import PlanRunner, WorkflowAgents, answer_of_plan, makes_call
 from ferrule.workflow.planning import PlanningAgent, make_planning_toolbox
 from ferrule.workflow.results import CoordinationAgent
 from ferrule.workflow.verification import VerificationAgent
@@ -95,7 +95,7 @@ class Workflow:
             budget = RunBudget(
                 self._limits,
                 usage=run.usage,
-                calls=sum(map(is_call, run.steps)),
+                calls=sum(makes_call(step) and not step.skipped for step in run.steps),
                 seconds=run.seconds,
                 run_costs=run.costs,
             )
@@ -190,8 +190,3 @@ class SimpleWorkflow(Workflow):
                 return
             await run.verify(results)
         await run.synthesize()
-
-
-def is_call(result: StepResult) -> bool:
-    """Return whether a result is that of a tool call."""
-    return result.tool_type not in (NO_TOOL, ASK_USER) and not result.skipped
