@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from ferrule.agent.answer import (
@@ -31,7 +31,6 @@ from ferrule.agent.budget import HumanRequest, NeedsPerson, RunBudget
 from ferrule.agent.calls import HumanReply, RunRequests
 from ferrule.agent.run import Run
 from ferrule.core.events import RunEvents, ToolEngineEventType
-from ferrule.core.messages import Usage
 from ferrule.errors import PERMISSION_DENIED, ToolNotFound
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory.advice import alternative_tools
@@ -63,29 +62,17 @@ _WHOLE_PLAN: Final = ""
 """In place of the id of a step, where planning, a revision or the answer waits for a person."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkflowAgents:
-    """The four agents of one run."""
-
-    planning: PlanningAgent
-    execution: ExecutionAgent
-    verification: VerificationAgent
-    coordination: CoordinationAgent
-
-    @property
-    def usage(self) -> Usage:
-        return self.planning.usage + self.execution.usage + self.coordination.usage
-
-
 class PlanRunner:
     """A run with a plan in progress in this process, with its stages in the order in which a workflow calls them."""
 
     def __init__(
         self,
         run: Run,
-        agents: WorkflowAgents,
         library: UnifiedToolLibrary,
         *,
+        planning: PlanningAgent,
+        execution: ExecutionAgent,
+        coordination: CoordinationAgent,
         plan: Plan | None,
         results: dict[str, StepResult],
         budget: RunBudget,
@@ -95,7 +82,8 @@ class PlanRunner:
         requires_plan: bool = False,
     ) -> None:
         """`plan` and `results` are those of a resumed run."""
-        self.run, self._agents, self._library, self._events = run, agents, library, events
+        self.run, self._library, self._events = run, library, events
+        self._planning, self._execution, self._coordination = planning, execution, coordination
         self._budget, self._requests, self._emit = budget, requests, on_event or (lambda event: None)
         self._stored_plan, self._requires_plan = plan, requires_plan
         self._plan: Plan | None = None
@@ -170,9 +158,7 @@ class PlanRunner:
             self._events.emit_start_and_end(*types, task=run.task) as data,
             self._events.emit_agent_start_and_end("planning", run.task),
         ):
-            plan = await self._agents.planning.decompose_task(
-                run.task, history=run.history, is_required=self._requires_plan
-            )
+            plan = await self._planning.decompose_task(run.task, history=run.history, is_required=self._requires_plan)
             data["plan"] = self.redact_plan(plan)
         self._store_plan(plan)  # before any step runs, so that its calls belong to a stored plan
         return plan
@@ -183,7 +169,8 @@ class PlanRunner:
 
     def _count_usage(self) -> None:
         """Add what the model was asked for since the last entry to the usage of the run."""
-        self.run.usage = self._usage_before + self._agents.usage
+        usage = self._planning.usage + self._execution.usage + self._coordination.usage
+        self.run.usage = self._usage_before + usage
 
     def _end_stage(self, stage: str) -> None:
         now = time.perf_counter()
@@ -193,7 +180,7 @@ class PlanRunner:
     @property
     def needs_revision(self) -> bool:
         """Return whether there is a new bad result, so that the following steps should be planned again."""
-        if len(self.plan.revised_for) >= MAX_REVISIONS or not self._agents.planning.can_revise:
+        if len(self.plan.revised_for) >= MAX_REVISIONS or not self._planning.can_revise:
             return False
         if self.is_paused or self.stop_reason is not None:
             return False
@@ -210,7 +197,7 @@ class PlanRunner:
         """Plan the steps again that depend on bad results or have not started; or wait for a person first."""
         started, context = self._started_steps(), self.context
         try:
-            self._plan = await self._agents.planning.revise(
+            self._plan = await self._planning.revise(
                 context.question,
                 self.plan,
                 context.results,
@@ -297,7 +284,7 @@ class PlanRunner:
         if step.tool_type == ASK_USER and result.success:
             result.verification = _VERIFIED_BY_PERSON
             return result
-        result.verification = await self._agents.verification.verify_result(result, self.context, step.expected)
+        result.verification = await VerificationAgent().verify_result(result, self.context, step.expected)
         if (first := self._low_confidence.pop(str(step.id), None)) is not None:
             assert first.verification is not None
             # A doubtful result is better than a failure.
@@ -315,7 +302,7 @@ class PlanRunner:
         self._end_stage("execution")
         with self._events.emit_agent_start_and_end("coordination", self.run.task):
             try:
-                self.answer = await self._agents.coordination.synthesize(
+                self.answer = await self._coordination.synthesize(
                     self.run.task,
                     self.plan,
                     self.results,
@@ -337,7 +324,7 @@ class PlanRunner:
             self._end_stage("execution")
             run.wait()
         run.plan = self.redact_plan(self.plan) if self.plan.steps else None
-        summary = await self._agents.execution.calls_of(run.id, run.task).summarize()
+        summary = await self._execution.calls_of(run.id, run.task).summarize()
         return answer_of_plan(run, summary, self._seconds)
 
     def interrupt(self, error: BaseException) -> None:
@@ -414,7 +401,7 @@ class PlanRunner:
     def _must_not_repeat(self, step: PlanStep) -> bool:
         """Return whether no other step may do the same: this step has had, may have had or will have an effect."""
         is_repeatable = effects_of_step(step, self._library.engine.registry).repeatable
-        if is_repeatable or not self._agents.execution.has_all_arguments(step):
+        if is_repeatable or not self._execution.has_all_arguments(step):
             return False
         result = self.context.results.get(str(step.id))
         return result is None or result.success or result.error_type == UNKNOWN_OUTCOME
@@ -429,7 +416,7 @@ class PlanRunner:
             self._replies,
             self._replacements,
         )
-        was_made = self._agents.execution.calls_of(self.run.id, self.run.task).was_made(call_id_of(step, 1))
+        was_made = self._execution.calls_of(self.run.id, self.run.task).was_made(call_id_of(step, 1))
         return was_made or self._is_waiting(step_id) or any(step_id in steps for steps in by_step)
 
     async def _run_step(self, step: PlanStep) -> StepResult:
@@ -439,7 +426,7 @@ class PlanRunner:
         # A reply covers one call: for another tool or other arguments, the person is asked again.
         reply = self._replies.pop(step_id, None)
         with self._events.emit_agent_start_and_end("execution", step.description):
-            result = await self._agents.execution.execute_step(step, context, attempt=attempt, reply=reply)
+            result = await self._execution.execute_step(step, context, attempt=attempt, reply=reply)
         if step.tool_type != ASK_USER:  # what a person answers is confirmed
             result.rests_on_reasoning = any(r.success and not r.is_confirmed for r in context.results.values())
         return result
@@ -457,7 +444,7 @@ class PlanRunner:
         if not effects.repeatable:
             return False
         snapshot = registry.snapshot()
-        specs = [other.spec for other in self._agents.execution.permissions.select_tools(snapshot).values()]
+        specs = [other.spec for other in self._execution.permissions.select_tools(snapshot).values()]
         alternatives = alternative_tools(
             tool, capability, step.parameters, specs, failed={tool.id}, task=step.description, limit=len(specs)
         )
