@@ -182,10 +182,7 @@ class Run:
 
     def begin(self, messages: Iterable[Message], *, workflow: str | None = None, history: str = "") -> None:
         """Begin the run. `workflow` and `history` belong to a plan."""
-        self.messages += messages
-        self.begin_length = len(self.messages)
-        self.call_ids |= {call["id"] for message in self.messages for call in message.get("tool_calls") or ()}
-        self.workflow, self.history = workflow, history
+        self._apply_begin(messages, workflow, history)
         fields = {} if workflow is None else {"strategy": "plan", "workflow": workflow, "history": history}
         self._write("begin", task=self.task, messages=list(self.messages), **fields)
 
@@ -327,6 +324,11 @@ class Run:
             return entry
         return {name: value if name in _NEVER_SECRET else self.secrets.redact(value) for name, value in entry.items()}
 
+    def _apply_begin(self, messages: Iterable[Message], workflow: str | None, history: str) -> None:
+        self.messages += messages
+        self.begin_length, self.workflow, self.history = len(self.messages), workflow, history
+        self.call_ids |= {call["id"] for message in self.messages for call in message.get("tool_calls") or ()}
+
     def _apply_end(self, state: AgentState, text: str, reason: str) -> None:
         self.state, self.text, self.reason = state, text, reason
         self.questions, self.approvals = {}, {}
@@ -399,10 +401,7 @@ class Run:
             self._stored_costs = entry["costs"]
             self.costs = RunCosts(**entry["costs"])
         if kind == "begin":
-            self.workflow, self.history = entry.get("workflow"), entry.get("history", "")
-            self.messages += entry.get("messages", ())
-            self.begin_length = len(self.messages)
-            self.call_ids |= {call["id"] for message in self.messages for call in message.get("tool_calls") or ()}
+            self._apply_begin(entry.get("messages", ()), entry.get("workflow"), entry.get("history", ""))
         elif kind == "message":
             self._replay_message(entry)
         elif kind == "step":

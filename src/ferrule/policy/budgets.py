@@ -131,14 +131,6 @@ class RunCosts:
         costs = [cost for cost in (self.models, self.tools) if cost is not None]
         return sum(costs) if costs else None
 
-    def add_reply(self, cost: float | None) -> None:
-        if cost is not None:
-            self.models = (self.models or 0.0) + cost
-
-    def add_call(self, cost: float | None) -> None:
-        if cost is not None:
-            self.tools = (self.tools or 0.0) + cost
-
     def to_dict(self) -> dict[str, float | None]:
         return {"models": self.models, "tools": self.tools}
 
@@ -194,7 +186,7 @@ class CostControl:
     def record_call(self, payer: Payer, cost: float) -> None:
         """Add the cost of a call to those of its run."""
         if (costs := self._costs_of_runs.get(payer.run_id)) is not None:
-            costs.add_call(cost)
+            costs.tools = (costs.tools or 0.0) + cost
 
     async def correct(self, payment: Payment, cost: float) -> None:
         """Say what something really cost."""
@@ -239,8 +231,8 @@ class CostControl:
         """
         price = self.find_model_price(model)
         cost = None if price is None else price.cost_of(usage)
-        if (costs := self._costs_of_runs.get(payer.run_id)) is not None:
-            costs.add_reply(cost)
+        if cost is not None and (costs := self._costs_of_runs.get(payer.run_id)) is not None:
+            costs.models = (costs.models or 0.0) + cost
         if usage.total_tokens or cost:
             now = self._clock()
             record = ModelReplyRecord(
