@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final, TypeVar
 
 from ferrule.agent.answer import (
@@ -305,7 +305,7 @@ class ActiveRun:
         if not self._can_reason or resolved.target is None or resolved.call.error is not None or not self._last_results:
             return None
         tool, capability = resolved.target
-        if tool.spec.effects_of(capability).polling or _REPEATED_ON_PURPOSE.search(f"{tool.id} {capability.name}"):
+        if tool.spec.effects_of(capability).polling or _is_repeated_on_purpose(tool.id, capability.name):
             return None
         turn, text = self._last_results.get(resolved.key, (self.run.turns, ""))
         return text if turn < self.run.turns else None
@@ -411,6 +411,11 @@ class ActiveRun:
             self.run.context.record(tool_id, action, dict(step.arguments), result)
         self.run.add_step(step)
         self.emit(CallEnded(step))
+
+
+@lru_cache(maxsize=4096)
+def _is_repeated_on_purpose(tool_id: str, action: str) -> bool:
+    return _REPEATED_ON_PURPOSE.search(f"{tool_id} {action}") is not None
 
 
 def _group_into_chains(calls: Sequence[RunCall]) -> list[list[RunCall]]:
