@@ -314,11 +314,9 @@ class StepResult(ReadableFields):
 
     def to_entry(self, *, only_changed: bool = True) -> dict[str, Any]:
         """Return the fields that differ from their defaults. Values are not copied, because results do not change."""
-        fields = {
-            name: value
-            for name in self.__slots__
-            if (value := getattr(self, name)) != _STEP_DEFAULTS.get(name, _NO_DEFAULT) or not only_changed
-        }
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        if only_changed:
+            fields = {n: value for n, value in fields.items() if value != _STEP_DEFAULTS.get(n, _NO_DEFAULT)}
         fields["attempts"] = [{name: getattr(attempt, name) for name in attempt.__slots__} for attempt in self.attempts]
         if self.verification is not None:
             fields["verification"] = asdict(self.verification)
@@ -406,13 +404,12 @@ class AgentAnswer(Generic[OutputT]):
         """
         if not self.is_finished:
             reason = f": {self.reason.rstrip('.')}." if self.reason else "."
-            next_step = f" Continue it with agent.resume({self.run_id!r}, …)."
-            match self.state:
-                case AgentState.STOPPED:
-                    raise SetupError(f"The run stopped without an output{reason}")
-                case AgentState.WAITING:
-                    raise SetupError(f"The run has no output yet, because it waits for a person{reason}{next_step}")
-            raise SetupError(f"The run was interrupted before it had an output{reason}{next_step}")
+            if self.state is AgentState.STOPPED:
+                raise SetupError(f"The run stopped without an output{reason}")
+            why = "was interrupted before it had an output"
+            if self.state is AgentState.WAITING:
+                why = "has no output yet, because it waits for a person"
+            raise SetupError(f"The run {why}{reason} Continue it with agent.resume({self.run_id!r}, …).")
         return cast(OutputT, self.text if self.value is NO_OUTPUT else self.value)
 
     @property
