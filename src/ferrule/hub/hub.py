@@ -16,7 +16,7 @@ from typing import Any, Literal
 from ferrule.core.call import Progress, ToolExecutionContext, ToolExecutionResult
 from ferrule.core.model import Model, can_reason
 from ferrule.engine import ToolEngine
-from ferrule.errors import FerruleError, InvalidArguments, SetupError
+from ferrule.errors import TOOL_NOT_FOUND, FerruleError, InvalidArguments, SetupError
 from ferrule.hub.candidates import (
     CandidateIndex,
     ToolCandidate,
@@ -181,7 +181,7 @@ class ToolHub:
         if candidates := self._select_candidates(request, similar):
             return await self._call_several(request, candidates)
         suggestion = self._current_index().suggest_tags(tag, self._permissions_of(request))
-        return request.not_found_result(f"No enabled tool can be called by the tag {tag!r}.{suggestion}")
+        return request.make_failure(f"No enabled tool can be called by the tag {tag!r}.{suggestion}", TOOL_NOT_FOUND)
 
     def register(self, *candidates: ToolCandidate) -> None:
         """Add the tools of candidates that were made by hand."""

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from ferrule.core.call import Progress, ToolExecutionContext, ToolExecutionResult
 from ferrule.core.content import Text
 from ferrule.core.spec import Tool
-from ferrule.errors import EXECUTION_ERROR, TOOL_NOT_FOUND, VALIDATION_ERROR, NeedsApproval
+from ferrule.errors import EXECUTION_ERROR, VALIDATION_ERROR, NeedsApproval
 from ferrule.hub.candidates import SkippedCandidate, ToolCandidate
 
 RequestKey: TypeAlias = tuple[str | None, str | None, str | None]
@@ -115,26 +115,20 @@ class HubRequest:
         lines = [f"{each.candidate.label}: {each.result.error}" for each in self.ended_calls]
         lines += [f"{skipped.label} was skipped: {skipped.reason}" for skipped in self.skipped]
         types = {each.result.error_type for each in self.ended_calls} or {VALIDATION_ERROR}
-        is_untrusted = any(each.result.metadata.get("untrusted") for each in self.ended_calls)
-        return ToolExecutionResult(
-            is_success=False,
-            tool_name=self.name,
-            error=f"No candidate for {self.name!r} could do it.\n" + "\n".join(lines),
-            error_type=types.pop() if len(types) == 1 else EXECUTION_ERROR,
-            metadata={
-                **source_metadata([each.candidate.source for each in self.ended_calls], synthesized=False),
-                **self._candidate_metadata(),
-                **({"untrusted": True} if is_untrusted else {}),
-            },
+        result = self.make_failure(
+            f"No candidate for {self.name!r} could do it.\n" + "\n".join(lines),
+            types.pop() if len(types) == 1 else EXECUTION_ERROR,
         )
+        if any(each.result.metadata.get("untrusted") for each in self.ended_calls):
+            result.metadata["untrusted"] = True
+        return result
 
-    def not_found_result(self, error: str) -> ToolExecutionResult:
+    def make_failure(self, error: str, error_type: str | None) -> ToolExecutionResult:
+        """Make a result of all candidates that were called, or of none."""
+        sources = source_metadata([each.candidate.source for each in self.ended_calls], synthesized=False)
+        metadata = {**sources, **self._candidate_metadata()}
         return ToolExecutionResult(
-            is_success=False,
-            tool_name=self.name,
-            error=error,
-            error_type=TOOL_NOT_FOUND,
-            metadata={**source_metadata([], synthesized=False), **self._candidate_metadata()},
+            is_success=False, tool_name=self.name, error=error, error_type=error_type, metadata=metadata
         )
 
     def _candidate_metadata(self) -> dict[str, Any]:

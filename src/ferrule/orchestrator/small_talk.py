@@ -313,7 +313,10 @@ def reply_about_tools(tools: Iterable[Tool], language: str) -> str:
         described = ((spec.name, _short_description(spec, language)) for _, group in ordered for spec in group)
         lines += [f"- {name}: {description}".rstrip(": ") for name, description in described]
     else:
-        lines += [_list_group_names(subject, group, texts) for subject, group in ordered]
+        for subject, group in ordered:
+            names = texts["comma"].join(spec.name for spec in group[:MAX_NAMED_TOOLS])
+            more = f" {texts['more'].format(n=len(group) - MAX_NAMED_TOOLS)}" if len(group) > MAX_NAMED_TOOLS else ""
+            lines.append(f"- {subject}: {names}{more}")
     examples = [EXAMPLE_QUESTIONS[language][spec.tool_id] for spec in specs if spec.tool_id in EXAMPLE_QUESTIONS["en"]]
     return "\n".join([*lines, *([texts["example"] + texts["comma"].join(examples)] if examples else [])])
 
@@ -347,9 +350,3 @@ def _short_description(spec: ToolSpec, language: str) -> str:
     text = first_sentence(text)
     beginning = text[:_MAX_DESCRIPTION].rpartition(",")[0] if len(text) > _MAX_DESCRIPTION else ""
     return f"{beginning}." if beginning else shorten(text, _MAX_DESCRIPTION)
-
-
-def _list_group_names(subject: str, specs: Sequence[ToolSpec], texts: dict[str, str]) -> str:
-    names = texts["comma"].join(spec.name for spec in specs[:MAX_NAMED_TOOLS])
-    more = f" {texts['more'].format(n=len(specs) - MAX_NAMED_TOOLS)}" if len(specs) > MAX_NAMED_TOOLS else ""
-    return f"- {subject}: {names}{more}"
