@@ -18,13 +18,17 @@ from ferrule.core.model import Model, can_reason
 from ferrule.engine import ToolEngine
 from ferrule.errors import TOOL_NOT_FOUND, FerruleError, InvalidArguments, SetupError
 from ferrule.hub.candidates import (
+    CandidateCall,
     CandidateIndex,
+    HubRequest,
+    RequestKey,
     ToolCandidate,
     accepts_arguments,
+    describe_failure,
     map_arguments,
+    source_metadata,
 )
 from ferrule.hub.race import ExtraCallBudget, LatencyTracker, gather_results, race
-from ferrule.hub.results import CandidateCall, HubRequest, RequestKey, describe_failure, source_metadata
 from ferrule.hub.synthesis import (
     HubStrategy,
     Synthesizer,

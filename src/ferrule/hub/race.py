@@ -13,8 +13,7 @@ from ferrule.core.aio import TaskScope, finish_despite_cancellation
 from ferrule.core.call import ToolExecutionResult
 from ferrule.engine import ToolEngine
 from ferrule.errors import StoreError
-from ferrule.hub.candidates import CandidateKey, ToolCandidate
-from ferrule.hub.results import CandidateCall
+from ferrule.hub.candidates import CandidateCall, CandidateKey, ToolCandidate
 
 CallCandidate: TypeAlias = Callable[[CandidateCall], Coroutine[Any, Any, CandidateCall]]
 """Makes a call, and returns it with its result."""

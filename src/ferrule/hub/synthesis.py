@@ -17,8 +17,7 @@ from ferrule.core.content import as_text
 from ferrule.core.messages import user_message
 from ferrule.core.model import Model, ModelRequest
 from ferrule.engine.output_limit import cut_text
-from ferrule.hub.candidates import ToolCandidate
-from ferrule.hub.results import CandidateCall, HubRequest
+from ferrule.hub.candidates import CandidateCall, HubRequest, ToolCandidate
 
 logger = logging.getLogger("ferrule.hub")
 
