@@ -80,7 +80,7 @@ OF_SAMPLES = set(
 OF_DRAWINGS = set("FunctionTools MCPServers AdapterLayer ConversationAgent CalculatorExec".split())
 """Boxes in drawings, which are packages here."""
 OF_OTHER_PROJECTS = set("ConfigOnlyMcpTool ChatCompletionMessage ChatCompletionMessageToolCall".split())
-REPLACED = {"add_tool", "set_tool_collection"}
+REPLACED = {"add_tool"}
 """The page says what is used instead."""
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,34 @@ async def test_a_plain_class_in_the_folder_of_tools_is_a_tool_or_a_reported_prob
         assert (await engine.execute("help")).output == {"result": "helped"}
         [error] = engine.load_errors
     assert "client.py:2" in str(error) and "the class 'Client' is not a tool" in str(error)
+
+
+async def test_a_class_below_the_folder_that_a_spec_may_name_is_no_problem(tmp_path: Path):
+    (tmp_path / "browser").mkdir()
+    (tmp_path / "browser" / "navigator.py").write_text("class BrowserNavigator:\n    def navigate(self, url): ...\n")
+    async with ToolEngine(ToolEngineConfig(tools_directory=str(tmp_path))) as engine:
+        assert engine.load_errors == ()
+
+
+def test_a_spec_of_ones_own_is_frozen_as_all_specs_are():
+    with pytest.raises(TypeError, match="cannot inherit non-frozen dataclass from a frozen one"):
+
+        @dataclass
+        class Thawed(ToolSpec):  # type: ignore[misc]
+            endpoint: str = ""
+
+    @dataclass(frozen=True)
+    class GraphQLSpec(ToolSpec):
+        endpoint: str = ""
+
+    assert GraphQLSpec("graph", "graph", "A graph.", endpoint="https://a.test").endpoint == "https://a.test"
+
+
+async def test_an_executor_of_003_calls_the_tools_of_its_collection():
+    executor = documents.ToolExecutor()
+    executor.set_tool_collection([Lookup()])
+    assert (await executor.execute("lookup", {"query": "stars"})).output == {"result": "about stars"}
+    assert (await executor.execute("nothing")).error_type == "tool_not_found"
 
 
 # 000 §3 and §7: the hub

@@ -210,6 +210,30 @@ async def test_a_switch_calls_the_tool_that_the_decision_names_and_is_corrected_
     assert "No other tool can do what 'broken' could not" in prompt
 
 
+async def test_a_model_that_repeats_a_refused_call_is_shown_only_the_alternatives():
+    class Broken(Lookup):
+        name, description = "broken", "Look things up."
+
+        async def execute(self, query: str) -> dict[str, Any]:
+            raise RuntimeError("out of order")
+
+    class FirstTool:
+        """Executes the first tool that it is offered, until something was found."""
+
+        async def generate(self, prompt: str) -> str:
+            if "about stars" in prompt:
+                return decide("complete", reasoning="Found.")
+            tool_id = "broken" if "- broken: Look things up." in prompt else "lookup"
+            return decide("execute_tool", tool_id=tool_id, parameters={"query": "stars"})
+
+    library = UnifiedToolLibrary(ToolEngineConfig(builtin_tools=False))
+    runtime = documents.ContextAwareReasoningRuntime(FirstTool(), tool_library=library)
+    async with runtime:
+        library.register(Broken(), Lookup())
+        result = await runtime.execute_user_query_with_context("Look the stars up.")
+    assert result["success"] and result["result"] == "Found.\n\nabout stars"
+
+
 async def test_a_plan_of_calls_as_the_document_writes_it_is_made():
     calls = [{"tool_id": "lookup", "action": "lookup", "parameters": {"query": "stars"}}]
     lookup, runtime = Lookup(), documents.ReasoningRuntime(ScriptedModel([json.dumps(calls)] * 2))

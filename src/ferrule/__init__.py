@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # the same names as in `_NAMES`, for type checkers
     from ferrule.core.call import RunContext as RunContext
     from ferrule.core.call import ToolExecutionContext as ToolExecutionContext
     from ferrule.core.call import ToolExecutionResult as ToolExecutionResult
-    from ferrule.core.call import ToolExecutor as ToolExecutor
     from ferrule.core.call import ValidationError as ValidationError
     from ferrule.core.call import ValidationResult as ValidationResult
     from ferrule.core.call import emit_event as emit_event
@@ -61,6 +60,7 @@ if TYPE_CHECKING:  # the same names as in `_NAMES`, for type checkers
     from ferrule.documents import HTTPExecutor as HTTPExecutor
     from ferrule.documents import ReasoningRuntime as ReasoningRuntime
     from ferrule.documents import SuperMagic as SuperMagic
+    from ferrule.documents import ToolExecutor as ToolExecutor
     from ferrule.documents import ToolResult as ToolResult
     from ferrule.documents import UnifiedDispatcher as UnifiedDispatcher
     from ferrule.documents import create_adaptive_execution_prompt as create_adaptive_execution_prompt
@@ -117,7 +117,6 @@ _NAMES = {
         "RunContext",
         "ToolExecutionContext",
         "ToolExecutionResult",
-        "ToolExecutor",
         "ValidationError",
         "ValidationResult",
         "emit_event",
@@ -151,6 +150,7 @@ _NAMES = {
         "HTTPExecutor",
         "ReasoningRuntime",
         "SuperMagic",
+        "ToolExecutor",
         "ToolResult",
         "UnifiedDispatcher",
         "create_adaptive_execution_prompt",

@@ -6,28 +6,27 @@ agent (`ReasoningRuntime`) and an agent whose decisions are methods for subclass
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Self
 
 import ferrule
 from ferrule.agent.agent import Agent
 from ferrule.agent.agent import Agent as SuperMagic
-from ferrule.agent.answer import ASK_USER, NO_TOOL, PlanStep
+from ferrule.agent.answer import ASK_USER, NO_TOOL, ReadableFields
 from ferrule.agent.budget import RunLimits
 from ferrule.agent.decisions import AgentDecision, parse_decision
-from ferrule.agent.formats import DecisionFormat, find_json_values
+from ferrule.agent.formats import DecisionFormat, ParsedReply, convert_decision, find_json_values
 from ferrule.agent.prompts import adaptive_execution_prompt as create_adaptive_execution_prompt
 from ferrule.agent.prompts import contextual_decision_prompt as create_contextual_decision_prompt
 from ferrule.agent.prompts import contextual_tool_selection_prompt as create_contextual_tool_selection_prompt
 from ferrule.agent.prompts import execution_status, failure_summary, format_tools_for_prompt, learning_summary
 from ferrule.agent.run import Run
-from ferrule.agent.toolbox import ToolOffer
+from ferrule.agent.toolbox import AgentLibrary, ToolOffer, register_functions
 from ferrule.catalog.descriptions import describe_in_one_line
 from ferrule.core.call import ToolExecutionContext as AgentContext
 from ferrule.core.call import ToolExecutionResult as ExecutionResult
 from ferrule.core.call import ToolExecutionResult as ToolResult
-from ferrule.core.content import encode_json
 from ferrule.core.messages import Usage, user_message
 from ferrule.core.model import Model, ModelReply, ModelRequest, TextSink, can_reason
 from ferrule.core.names import did_you_mean
@@ -63,6 +62,7 @@ __all__ = [
     "HTTPExecutor",
     "PlannedCall",
     "SuperMagic",
+    "ToolExecutor",
     "ToolResult",
     "UnifiedDispatcher",
     "create_adaptive_execution_prompt",
@@ -92,6 +92,25 @@ class BaseTool:
     parameters: dict[str, Any] | None = None
     execute: Callable[..., Any]
 
+
+class CollectionExecutor:
+    """Calls the tools of a collection by their names (003). A class for a kind of tool overrides `execute` (002)."""
+
+    def __init__(self) -> None:
+        self.set_tool_collection(())
+
+    def set_tool_collection(self, tools: Collection[Any]) -> None:
+        """Replace the tools: functions, tool objects or names of bundled tools."""
+        self._library = AgentLibrary(tools)
+        register_functions(self._library.library, tools)
+
+    async def execute(self, tool_name: Any, params: Mapping[str, Any] | None = None, /) -> Any:
+        """Call a tool. Whatever goes wrong is in the result."""
+        async with self._library:
+            return await self._library.library.execute_tool(tool_name, params)
+
+
+ToolExecutor = CollectionExecutor
 
 # Contexts (001 §3.2)
 
@@ -126,7 +145,7 @@ def _as_context(context: Any) -> ExecutionContext:
 
 
 @dataclass(slots=True, kw_only=True)
-class PlannedCall:
+class PlannedCall(ReadableFields):
     """One step of an execution plan. Fields can also be read as `step["tool_id"]`."""
 
     tool_id: str
@@ -135,14 +154,6 @@ class PlannedCall:
     """They may refer to results of earlier steps: `${1}`."""
     description: str = ""
     id: str = ""
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self.__slots__:
-            raise KeyError(name)
-        return getattr(self, name)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return getattr(self, name, default)
 
 
 class ReasoningRuntime:
@@ -262,28 +273,24 @@ class ReasoningRuntime:
         if selected_tools is not None:
             names = [tool.tool_id if isinstance(tool, ToolSpec) else tool for tool in selected_tools]
         planner = PlanningAgent(self.tool_library, self._require_model(), tools=names)
-        plan = await planner.decompose_task(user_query)
-        return [self._plan_call(step) for step in plan.steps if step.tool_type not in (NO_TOOL, ASK_USER)]
-
-    def _plan_call(self, step: PlanStep) -> PlannedCall:
-        tool, capability = self.tool_library.engine.registry.find(step.tool_type)
-        return PlannedCall(
-            tool_id=tool.id,
-            action=capability.name,
-            parameters=dict(step.parameters),
-            description=step.description,
-            id=str(step.id),
-        )
+        calls = []
+        for step in (await planner.decompose_task(user_query)).steps:
+            if step.tool_type not in (NO_TOOL, ASK_USER):
+                tool, capability = self.tool_library.engine.registry.find(step.tool_type)
+                parameters, number = dict(step.parameters), str(step.id)
+                fields: dict[str, Any] = {"parameters": parameters, "description": step.description, "id": number}
+                calls.append(PlannedCall(tool_id=tool.id, action=capability.name, **fields))
+        return calls
 
     def parse_execution_plan(self, response: str | ModelReply) -> list[PlannedCall]:
         """Read the calls in a model's reply: a JSON list of steps with `tool_id`, `action` and `parameters`."""
         for value in find_json_values(_text_of(response)):
             steps = value.get("steps", [value]) if isinstance(value, dict) else value
             if isinstance(steps, list) and steps and all(isinstance(step, dict) for step in steps):
-                decisions = [AgentDecision.of({**step, "action_type": "execute_tool"}) for step in steps]
+                decisions = enumerate((AgentDecision.of({**step, "action_type": "execute_tool"}) for step in steps), 1)
                 return [
                     PlannedCall(tool_id=str(d.tool_id), action=d.action, parameters=d.parameters, id=str(number))
-                    for number, d in enumerate(decisions, 1)
+                    for number, d in decisions
                 ]
         raise ModelError("There is no plan in the reply. Write a JSON list of steps with tool_id, action, parameters.")
 
@@ -436,7 +443,7 @@ class ReasoningRuntime:
     # The model
 
     def _require_model(self) -> Model:
-        model: Any = OfflineModel() if self.agent_model is None else self.agent_model
+        model = OfflineModel() if self.agent_model is None else self.agent_model
         if self._needs_reasoning and not can_reason(model):
             raise SetupError(
                 "Choosing tools by words is disabled, and there is no model that can think: set agent_model, or call "
@@ -445,17 +452,11 @@ class ReasoningRuntime:
         return model if hasattr(model, "name") else _TextModel(model)
 
     async def _generate(self, prompt: str) -> str:
-        reply = await self._require_model().generate(ModelRequest.of(prompt))
-        return reply.text
+        return (await self._require_model().generate(ModelRequest.of(prompt))).text
 
 
 class ContextAwareReasoningRuntime(ReasoningRuntime):
     """An agent that decides by context (001 §8.2): its decisions are the methods of this class."""
-
-    def __init__(self, agent_model: Any = None, *, tool_library: UnifiedToolLibrary | None = None) -> None:
-        super().__init__(agent_model, tool_library=tool_library)
-        self.max_retries = 3
-        self.max_iterations = 20
 
     async def execute_user_query_with_context(self, user_query: str) -> Any:
         """Do a task, and return `generate_final_result` of its context."""
@@ -474,18 +475,18 @@ class ContextAwareReasoningRuntime(ReasoningRuntime):
 class _Decider(DecisionFormat):
     """The model and the reply format of a run whose decisions a runtime makes."""
 
+    name = "runtime"
+
     def __init__(self, runtime: ContextAwareReasoningRuntime) -> None:
         self._runtime = runtime
         self.context: ExecutionContext | None = None
-        self._last: AgentDecision | None = None
+        self._tools: list[ToolSpec] = []
+        self._decision: AgentDecision | None = None
         self._failures = 0
 
-    @property
-    def name(self) -> str:
-        return "runtime"
-
     def request(self, run: Run, offer: ToolOffer, *, may_call: bool = True) -> ModelRequest:
-        self.context = run.context
+        self.context, self._tools = run.context, self._tools or run.context.available_tools
+        run.context.available_tools = self.list_tools(run, offer, self._tools)
         last = run.messages[-1]
         is_correction = last["role"] == "user" and last["content"] != run.task
         if is_correction and not run.context.correction:
@@ -493,31 +494,31 @@ class _Decider(DecisionFormat):
         return ModelRequest(messages=[*run.messages[:1], user_message(run.task)])
 
     async def generate(self, request: ModelRequest, on_text: TextSink | None = None) -> ModelReply:
-        context = self.context
+        context, runtime, last = self.context, self._runtime, self._decision
         assert context is not None, "request() comes first"
-        try:
-            await self._handle_new_failure(context)
-            decision = AgentDecision.of(await self._runtime.make_contextual_decision(context))
-            if decision.action_type == "replan":
-                await self._runtime.replan_with_context(context)
-                decision = replace(decision, reasoning="")
-            elif decision.action_type == "switch_tool":
-                await self._runtime.switch_to_alternative_tool(context, decision)
-        except Exception as error:
-            await self._runtime.handle_unexpected_error(context, error)
-            return ModelReply(text=str(error), usage=Usage(requests=1))
-        self._last = decision
-        fields = {name: decision[name] for name in ("action_type", "tool_id", "action", "parameters", "reasoning")}
-        return ModelReply(text=encode_json(fields).decode(), usage=Usage(requests=1))
-
-    async def _handle_new_failure(self, context: ExecutionContext) -> None:
-        """Tell the runtime of the call that failed since its last decision."""
         count, self._failures = self._failures, len(context.failed_attempts)
-        if self._last is None or self._failures == count:
-            return
-        attempt = context.failed_attempts[-1]
-        result = ExecutionResult(False, attempt["tool_id"], error=attempt["error"], error_type=attempt["error_type"])
-        await self._runtime.handle_execution_failure(context, self._last, result)
+        try:
+            if last is not None and self._failures > count:
+                failed = context.failed_attempts[-1]
+                error, kind = failed["error"], failed["error_type"]
+                result = ExecutionResult(False, failed["tool_id"], error=error, error_type=kind)
+                await runtime.handle_execution_failure(context, last, result)
+            decision = self._decision = AgentDecision.of(await runtime.make_contextual_decision(context))
+            if decision.action_type == "replan":
+                await runtime.replan_with_context(context)
+                decision.reasoning = ""
+            elif decision.action_type == "switch_tool":
+                await runtime.switch_to_alternative_tool(context, decision)
+        except Exception as error:
+            self._decision = None
+            await runtime.handle_unexpected_error(context, error)
+            return ModelReply(text=str(error), usage=Usage(requests=1))
+        return ModelReply(text=decision.reasoning or decision.action_type, usage=Usage(requests=1))
+
+    def parse(self, run: Run, reply: ModelReply, offer: ToolOffer) -> ParsedReply:
+        if self._decision is None:
+            return ParsedReply(text=reply.text, correction=reply.text)
+        return convert_decision(self._decision, run, offer)
 
 
 class _TextModel:

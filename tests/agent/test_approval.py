@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from ferrule import UnifiedToolLibrary, tool
-from ferrule.agent import Agent, AgentState, Approval
+from ferrule.agent import Agent, AgentState, Approval, ApprovalRequest
+from ferrule.errors import SetupError
 from ferrule.kinds.function.tools import tool_of
 from ferrule.library.meta_tools import make_meta_tools
 from ferrule.testing import ScriptedModel
@@ -152,3 +153,55 @@ async def test_a_tool_that_calls_tools_for_everybody_asks_for_leave_too(name):
         wish = call(name, name="files__delete", arguments={"path": "a"})
         paused = await Agent(library, ScriptedModel([wish, "done"])).run("Delete a")
         assert paused.state is AgentState.WAITING and deleted == []
+
+
+class Deciding:
+    def __init__(self, *decisions: bool) -> None:
+        self.decisions, self.count = [*decisions], 0
+
+    def approve(self, request: ApprovalRequest) -> bool:
+        self.count += 1
+        return self.decisions.pop(0)
+
+
+@pytest.mark.parametrize(("decisions", "made"), [((True, False), 1), ((True, True), 2), ((False,), 0)])
+async def test_a_person_is_asked_at_most_once_about_each_of_two_equal_calls(decisions: tuple[bool, ...], made: int):
+    deleted: list[str] = []
+    person, way = Deciding(*decisions), call("files__delete", path="a")
+    async with UnifiedToolLibrary() as library:
+        library.register(make_files(deleted))
+        answer = await Agent(library, ScriptedModel([[way, way], "done"]), person=person).run("Delete a, twice")
+    assert answer.is_finished and len(deleted) == made and person.count == len(decisions)
+
+
+async def test_two_equal_calls_are_decided_as_the_caller_says_for_each():
+    deleted: list[str] = []
+    way = call("files__delete", path="a")
+    async with UnifiedToolLibrary() as library:
+        library.register(make_files(deleted))
+        agent = Agent(library, ScriptedModel([[way, way], "done"]))
+        first = await agent.run("Delete a, twice")
+        one, two = (request.call_id for request in first.approvals)
+        answer = await agent.resume(first.run_id, approvals={one: True, two: False})
+    assert answer.is_finished and deleted == ["a"] and [step.is_success for step in answer.steps] == [True, False]
+
+
+async def test_an_answer_is_no_decision_about_a_call():
+    async with UnifiedToolLibrary() as library:
+        library.register(make_files([]))
+
+        class Person:
+            def answer(self, question: Any) -> None: ...
+
+        agent = Agent(library, ScriptedModel([call("files__delete", path="a"), "done"]), person=Person())
+        first = await agent.run("Delete a")
+        key = first.approvals[0].call_id
+        with pytest.raises(SetupError, match=rf"waits for a decision about '{key}', not for 'yes': resume it with"):
+            await agent.resume(first.run_id, approvals={key: "yes"})  # type: ignore[dict-item]
+
+
+async def test_the_reason_of_an_approval_is_in_the_language_of_the_task():
+    async with UnifiedToolLibrary() as library:
+        library.register(make_files([]))
+        answer = await Agent(library, ScriptedModel([call("files__delete", path="a"), "done"])).run("删除文件 a")
+    assert answer.approvals[0].reason == "files__delete 可能造成无法恢复的破坏。"

@@ -48,6 +48,20 @@ async def test_a_failure_is_in_the_next_prompt_and_the_same_call_is_not_made_aga
     assert "a.social-count" in prompt and "失败" in prompt
 
 
+async def test_a_tool_whose_call_was_refused_is_not_offered_in_the_next_decision():
+    wrong = decide("execute_tool", tool_id="scrape", parameters={"selector": "a.social-count"})
+    other = decide("execute_tool", tool_id="ask_api", parameters={"name": "x"})
+    model = ScriptedModel([wrong, wrong, other, decide("complete")])
+    answer = await Agent([scrape, ask_api], model, style="decisions").run("How many stars?")
+    assert answer.is_finished and [step.error_type for step in answer.steps] == [
+        "execution_error",
+        "known_failure",
+        None,
+    ]
+    offered = ["- scrape: Read" in str(request.messages[-1]["content"]) for request in model.requests]
+    assert offered == [True, True, False, True]
+
+
 async def test_replan_and_switch_tool_are_answered_and_the_run_goes_on():
     wrong = [decide("execute_tool", tool_id="scrape", parameters={"selector": f"a.s{n}"}) for n in range(3)]
     script = [

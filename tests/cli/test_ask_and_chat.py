@@ -17,7 +17,7 @@ import pytest
 from ferrule import ToolKnowledgeStore
 from ferrule.agent.run import lock_run
 from ferrule.memory.conversation import Turn
-from ferrule.orchestrator.strategy_runner import history_as_messages
+from ferrule.orchestrator.orchestrator import history_as_messages
 from tests.cli.commands import RunningCommand, Terminal, environment, ferrule, trusted
 from tests.models.model_server import answer_chat
 from tests.support.http_servers import HANG, AnyAnswer, Request, serve_http_in_thread

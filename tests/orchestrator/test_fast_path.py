@@ -32,6 +32,7 @@ async def test_what_can_you_do_is_told_from_the_tools_that_are_there():
         before = await orchestrator.process_task("what can you do?")
         library.register(forecast)
         after = await orchestrator.process_task("你能做什么？")
+        assert "\n- calculator: 计算算式。\n" in after.answer and "运行 Python 脚本" in after.answer
         assert "calculator" in before.answer and "forecast" not in before.answer
         assert "\n- forecast: Tell the weather of tomorrow.\n" in after.answer
         assert "“what is 15% of 80?”" in before.answer and "“80的15%是多少？”" in after.answer

@@ -7,7 +7,7 @@ import pytest
 
 from ferrule import SetupError, UnifiedToolLibrary, tool
 from ferrule.orchestrator import Orchestrator
-from ferrule.orchestrator.strategy_runner import StrategyChosen
+from ferrule.orchestrator.orchestrator import StrategyChosen
 from ferrule.testing import ScriptedModel
 from tests.orchestrator.opening import open_orchestrator
 from tests.support.waiting import until
@@ -37,7 +37,7 @@ async def until_waiting(orchestrator, callers):
     """Wait until so many callers have joined the run."""
 
     def waiting():
-        return sum(run._waiting for runs in orchestrator._shared_runs._runs.values() for run in runs.values())
+        return sum(run._waiting for run in orchestrator._shared_runs._runs.values())
 
     await until(lambda: waiting() >= callers)
 

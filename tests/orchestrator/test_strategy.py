@@ -10,7 +10,7 @@ from ferrule.core.messages import ToolCall
 from ferrule.errors import ModelRefused
 from ferrule.models.offline import OfflineModel
 from ferrule.orchestrator import Orchestrator
-from ferrule.orchestrator.strategy_runner import StrategyChosen, choose_strategy
+from ferrule.orchestrator.orchestrator import StrategyChosen, choose_strategy
 from ferrule.testing import ScriptedModel
 from tests.orchestrator.opening import open_orchestrator
 

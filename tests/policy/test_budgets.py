@@ -1,6 +1,7 @@
 """What costs money is priced, recorded, and held to budgets that all processes of a store share."""
 
 import asyncio
+import time
 from dataclasses import replace
 from datetime import date
 from typing import Any
@@ -12,9 +13,11 @@ from ferrule.agent import AgentState, RunLimits
 from ferrule.config import FerruleConfig
 from ferrule.core.messages import ToolCall, Usage
 from ferrule.core.model import ModelReply, ModelRequest, TextSink
+from ferrule.core.permission import LOCAL_USER
 from ferrule.core.prices import ModelPrice, PriceList
-from ferrule.errors import ModelRefused, SetupError
-from ferrule.policy.budgets import Budget
+from ferrule.errors import BudgetSpent, ModelRefused, SetupError
+from ferrule.policy.approvals import DEFAULT_EXPIRY, Approval
+from ferrule.policy.budgets import Budget, CostControl, Payer
 from ferrule.policy.policy import Policy, Rule
 from ferrule.store.spending import summarize_costs
 from ferrule.testing import ScriptedModel
@@ -234,6 +237,21 @@ async def test_a_run_waits_for_a_person_when_its_budget_asks(store_url, is_allow
         assert (await engine.approvals.get(request.approval_id)).state == "used"
         # A run that waited once and was loaded again does not wait any more.
         assert (await make_agent(engine, []).resume("run3")).is_finished
+
+
+async def test_an_approval_that_expires_while_it_is_applied_extends_no_budget(store_url):
+    budget = Budget(name="models", amount=7.0, then="ask")
+    async with make_engine(store_url, budget, prices=PRICES) as engine:
+        late = CostControl(
+            engine.store, engine.approvals, budgets=[budget], clock=lambda: time.time() + 2 * DEFAULT_EXPIRY
+        )
+        payer = Payer(principal=LOCAL_USER, run_id="run")
+        charge = budget.find_charge(payer.principal, payer.run_id, time.time())
+        assert charge is not None
+        request = await late.request_extension(payer, BudgetSpent("spent", charge=charge, must_ask=True))
+        assert await late.apply_decision(payer, request, Approval(allowed=True)) is None
+        assert (await engine.approvals.get(request.approval_id)).state == "approved"
+        assert await engine.costs.list_spending() == []
 
 
 async def test_budgets_and_records_end_with_what_replies_really_used(store_url):

@@ -18,7 +18,8 @@ from typing import Any
 
 from ferrule import UnifiedToolLibrary, tool
 from ferrule.testing import ScriptedModel
-from ferrule.workflow import CoordinationAgent, GraphWorkflow, PlanningAgent, SimpleWorkflow, graph
+from ferrule.workflow import CoordinationAgent, GraphWorkflow, PlanningAgent, SimpleWorkflow
+from ferrule.workflow.graph import GraphRun
 from ferrule.workflow.plan_runner import PlanRunner
 
 STEPS = 10
@@ -29,7 +30,7 @@ STAGES: dict[str, list[tuple[Any, str]]] = {
         (PlanRunner, "verify"),
         (CoordinationAgent, "synthesize"),
     ],
-    "langgraph": [(graph, name) for name in ("_run_planning", "_run_execution", "_run_verification", "_run_synthesis")],
+    "langgraph": [(GraphRun, name) for name in ("run_planning", "run_execution", "run_verification", "run_synthesis")],
 }
 
 

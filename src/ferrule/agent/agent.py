@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Collection, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import Any, Final, Literal, Self, TypeVar, Unpack, overload
+from typing import Any, Literal, Self, TypeAlias, TypedDict, Unpack
 
 from ferrule.agent.answer import (
     AgentAnswer,
@@ -20,6 +19,7 @@ from ferrule.agent.answer import (
     CallProgress,
     CustomEvent,
     OnEvent,
+    OutputT,
     RunEvent,
     StoredRun,
     TextPiece,
@@ -27,7 +27,7 @@ from ferrule.agent.answer import (
     log_listener_errors,
 )
 from ferrule.agent.budget import BudgetedModel, NeedsPerson, RunBudget, RunLimits
-from ferrule.agent.calls import Answers, ApprovalDecisions, PausedRuns, RunCall, RunCalls, RunRequests, require_question
+from ferrule.agent.calls import Answers, ApprovalDecisions, PausedRuns, RunCalls, RunRequests, require_question
 from ferrule.agent.formats import (
     DecisionFormat,
     OutputType,
@@ -37,20 +37,27 @@ from ferrule.agent.formats import (
     assign_call_ids,
     reject_calls_over_limit,
 )
-from ferrule.agent.options import ResumeOptions, RunOptions, Task, read_task
 from ferrule.agent.prompts import (
     explain_denial,
     explain_stop,
-    short_failure_summary,
     suggest_missing_setup,
     system_prompt,
     warnings_from_earlier_runs,
 )
 from ferrule.agent.run import Run, lock_run
-from ferrule.agent.toolbox import AgentLibrary, Toolbox, ToolOffer, policy_of_run, register_functions
+from ferrule.agent.toolbox import (
+    MAX_NAMED_SCHEMA_TOKENS,
+    MAX_SCHEMA_TOKENS,
+    AgentLibrary,
+    Toolbox,
+    ToolOffer,
+    policy_of_run,
+    register_functions,
+)
 from ferrule.agent.turn import ActiveRun
 from ferrule.core.aio import MAX_QUEUED_PROGRESS, ProgressQueue
-from ferrule.core.messages import Message, assistant_message, image_message, note_message, system_message, user_message
+from ferrule.core.content import Image
+from ferrule.core.messages import Message, assistant_message, image_message, system_message, user_message
 from ferrule.core.model import (
     Model,
     ModelReply,
@@ -59,6 +66,7 @@ from ferrule.core.model import (
     ModelWithSettings,
     can_reason,
     check_settings,
+    selects_tools,
 )
 from ferrule.core.names import did_you_mean
 from ferrule.core.permission import CallPolicy, Principal
@@ -74,10 +82,18 @@ from ferrule.texts.language import detect_language
 
 logger = logging.getLogger("ferrule.agent")
 
-T = TypeVar("T")
+Task: TypeAlias = str | Sequence[str | Image]
 
-FAILED_TURNS_BEFORE_BRIEFING: Final = 3
-"""The model gets a summary of the failures after this many turns in a row in which every call failed."""
+
+class RunOptions(TypedDict, total=False):
+    """The parameters of `Agent.run` besides the task and the type of the answer."""
+
+    history: Sequence[Message]
+    run_id: str | None
+    on_event: OnEvent | None
+    budget: RunBudget | None
+    deps: Any
+    model_settings: ModelSettings | None
 
 
 class Agent:
@@ -194,31 +210,27 @@ class Agent:
 
     async def __aenter__(self) -> Self:
         if self._own_library is not None:
-            await self._own_library.open()
+            await self._own_library.__aenter__()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         if self._own_library is not None:
-            await self._own_library.close()
+            await self._own_library.__aexit__(*exc)
 
     # Runs
 
-    @overload
-    async def run(self, task: Task, *, output: type[T], **options: Unpack[RunOptions]) -> AgentAnswer[T]: ...
-    @overload
-    async def run(self, task: Task, *, output: None = None, **options: Unpack[RunOptions]) -> AgentAnswer[str]: ...
     async def run(
         self,
         task: Task,
         *,
-        output: Any = None,
+        output: type[OutputT] | None = None,
         history: Sequence[Message] = (),
         run_id: str | None = None,
         on_event: OnEvent | None = None,
         budget: RunBudget | None = None,
         deps: Any = None,
         model_settings: ModelSettings | None = None,
-    ) -> AgentAnswer[Any]:
+    ) -> AgentAnswer[OutputT]:
         """Do a task: a text, or a list of texts and images. Errors are reported in the answer. `history` holds the
         messages of an earlier conversation.
 
@@ -227,14 +239,21 @@ class Agent:
         `budget` is given by a caller who has used part of the limits for this task already. Tools get `deps` in their
         context. `model_settings` hold for this run, before those of the agent.
         """
-        text, images = read_task(task)
-        output_type = None if output is None else OutputType(output)
-        async with self:
-            self.library.require_open()
-            run, budget = Run(text, self.library.engine.store, run_id), budget or RunBudget(self.limits)
-            start = partial(self._start_run, run, on_event, budget, output_type, deps=deps, settings=model_settings)
-            history = [*history, image_message(images)] if images else history
-            return await self._run_task(run, history, start, has_chosen_id=run_id is not None)
+        parts = [task] if isinstance(task, str) else list(task) if isinstance(task, Sequence) else [task]
+        text = "\n".join(part for part in parts if isinstance(part, str))
+        if not text.strip() or not all(isinstance(part, (str, Image)) for part in parts):
+            raise SetupError(f"task must be a string that is not empty, or a list of strings and images, not {task!r}.")
+        images = [part for part in parts if isinstance(part, Image)]
+        return await self._run_task(
+            text,
+            [*history, image_message(images)] if images else history,
+            run_id,
+            on_event,
+            budget,
+            None if output is None else OutputType(output),
+            deps=deps,
+            settings=model_settings,
+        )
 
     async def answer_directly(
         self,
@@ -250,17 +269,11 @@ class Agent:
 
         Like any other run, the run is stored and can be resumed. The loop then continues it.
         """
-        async with self:
-            self.library.require_open()
-            run, budget = Run(task, self.library.engine.store, run_id), budget or RunBudget(self.limits)
-            start = partial(self._start_run, run, on_event, budget)
-            return await self._run_task(run, history, start, has_chosen_id=run_id is not None, direct_prompt=prompt)
+        return await self._run_task(task, history, run_id, on_event, budget, direct_prompt=prompt)
 
-    @overload
-    def run_sync(self, task: Task, *, output: type[T], **options: Unpack[RunOptions]) -> AgentAnswer[T]: ...
-    @overload
-    def run_sync(self, task: Task, *, output: None = None, **options: Unpack[RunOptions]) -> AgentAnswer[str]: ...
-    def run_sync(self, task: Task, **options: Any) -> AgentAnswer[Any]:
+    def run_sync(
+        self, task: Task, *, output: type[OutputT] | None = None, **options: Unpack[RunOptions]
+    ) -> AgentAnswer[OutputT]:
         """Do a task in code that is not async, like `run`. A library that is not open is opened for it."""
         with suppress(RuntimeError):
             asyncio.get_running_loop()
@@ -273,11 +286,10 @@ class Agent:
                 "without opening the library."
             )
 
-        async def run() -> AgentAnswer[Any]:
+        async def run() -> AgentAnswer[OutputT]:
             async with self if self._own_library is not None else self.library:
                 try:
-                    answer: AgentAnswer[Any] = await self.run(task, **options)
-                    return answer
+                    return await self.run(task, output=output, **options)
                 finally:
                     if isinstance(self.model, RetryingModel):  # its connections belong to this event loop
                         await close_model(self.model)
@@ -286,47 +298,47 @@ class Agent:
 
     async def _run_task(
         self,
-        run: Run,
+        task: str,
         history: Sequence[Message],
-        start: Callable[[], Awaitable[ActiveRun]],
+        run_id: str | None,
+        on_event: OnEvent | None,
+        budget: RunBudget | None,
+        output: OutputType | None = None,
         *,
-        has_chosen_id: bool,
+        deps: Any = None,
+        settings: ModelSettings | None = None,
         direct_prompt: str | None = None,
     ) -> AgentAnswer[Any]:
-        async with lock_run(self.library.engine.store, run.id) as lock:
-            if has_chosen_id:
-                await run.require_new()
-            active = await start()
-            earlier = [message for message in history if message["role"] != "system"]
-            active.calls.origins.add_conversation(earlier)
-            if direct_prompt is None:
-                prompt, first = self._build_instructions(run.task, active.output), self._toolbox.prepare(run.topic)
-            else:
-                prompt, first = direct_prompt, self._reply_directly(active)
-            run.begin([system_message(prompt), *earlier, user_message(run.task)])
-            answer = await self._run_loop(active, first)
-            lock.release_in_background = answer.state is not AgentState.WAITING  # nobody continues it
-            return answer
+        async with self:
+            self.library.require_open()
+            run = Run(task, self.library.engine.store, run_id)
+            async with lock_run(self.library.engine.store, run.id) as lock:
+                if run_id is not None:
+                    await run.require_new()
+                budget = budget or RunBudget(self.limits)
+                active = await self._start_run(run, on_event, budget, output, deps=deps, settings=settings)
+                earlier = [message for message in history if message["role"] != "system"]
+                active.calls.origins.add_conversation(earlier)
+                if direct_prompt is None:
+                    prompt, first = self._build_instructions(run.task, output), self._toolbox.prepare(run.topic)
+                else:
+                    prompt, first = direct_prompt, self._reply_directly(active)
+                run.begin([system_message(prompt), *earlier, user_message(run.task)])
+                answer = await self._run_loop(active, first)
+                lock.release_in_background = answer.state is not AgentState.WAITING  # nobody continues it
+                return answer
 
-    @overload
-    async def resume(
-        self, run_id: str, answer: Answers = None, *, output: type[T], **options: Unpack[ResumeOptions]
-    ) -> AgentAnswer[T]: ...
-    @overload
-    async def resume(
-        self, run_id: str, answer: Answers = None, *, output: None = None, **options: Unpack[ResumeOptions]
-    ) -> AgentAnswer[str]: ...
     async def resume(
         self,
         run_id: str,
         answer: Answers = None,
         *,
-        output: Any = None,
+        output: type[OutputT] | None = None,
         approvals: ApprovalDecisions = None,
         on_event: OnEvent | None = None,
         deps: Any = None,
         model_settings: ModelSettings | None = None,
-    ) -> AgentAnswer[Any]:
+    ) -> AgentAnswer[OutputT]:
         """Continue a run that is waiting or was interrupted by a crash.
 
         `answer` is the user's answer to the run's question, or maps the ids of questions to answers. `approvals` maps
@@ -495,7 +507,7 @@ class Agent:
         cost = active.budget.reply_cost
         run.add_reply(message, calls, reply.usage, redacted=redacted, source=parsed.source, cost=cost)
         if calls:
-            await self._execute_calls(active, offer, resolved)
+            await active.execute_turn(resolved, offer)
         elif parsed.correction is not None and not (
             parsed.is_answer_if_repeated and (active.empty_replies or active.output)
         ):
@@ -544,18 +556,6 @@ class Agent:
                 if not active.format.shorten_history():
                     raise
 
-    async def _execute_calls(self, active: ActiveRun, offer: ToolOffer, calls: Sequence[RunCall]) -> None:
-        run, active.empty_replies = active.run, 0
-        before = len(run.steps)
-        await active.execute_calls(calls, offer)
-        await active.ask_person(offer)
-        if run.state is AgentState.RUNNING and not active.end_if_finished():
-            has_success = any(step.is_success for step in run.steps[before:])
-            active.failed_turns = 0 if has_success else active.failed_turns + 1
-            is_due = active.failed_turns > 0 and active.failed_turns % FAILED_TURNS_BEFORE_BRIEFING == 0
-            if is_due and run.context.failed_attempts:
-                run.add(note_message(short_failure_summary(run.context, language=detect_language(run.task))))
-
     # Details
 
     def _build_instructions(self, task: str, output: OutputType | None) -> str:
@@ -574,7 +574,9 @@ class Agent:
 
     def _make_toolbox(self, tools: Collection[str] | None) -> Toolbox:
         principal = self._principal if tools is None else self._principal.restricted_to(tools)
-        budget = Toolbox.choose_budget(self.model, tools) if self._schema_tokens is None else self._schema_tokens
+        budget = self._schema_tokens
+        if budget is None:
+            budget = MAX_SCHEMA_TOKENS if tools is None and not selects_tools(self.model) else MAX_NAMED_SCHEMA_TOKENS
         return Toolbox(
             self.library,
             principal=principal,

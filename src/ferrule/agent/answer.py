@@ -39,6 +39,20 @@ AttemptLevel: TypeAlias = Literal["name", "capability", "reasoning"]
 AnswerStrategy: TypeAlias = Literal["fast_path", "plan", "loop", "direct"]
 
 
+class ReadableFields:
+    """A dataclass with slots whose fields can also be read as `value["name"]` and `value.get("name")`."""
+
+    __slots__ = ()
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.__slots__:
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return getattr(self, name, default)
+
+
 class AgentState(StrEnum):
     """The state of a run."""
 
@@ -82,10 +96,13 @@ class PlanStep:
         step_id, complexity = step.get("id", number), step.get("complexity", 1)
         needed = step.get("dependencies", step.get("depends_on"))
         parameters = step.get("parameters", step.get("arguments"))
+        tool_type = str(step.get("tool_type", step.get("tool")) or NO_TOOL).strip()
+        if "tool_id" in step and not step.get("tool_type"):
+            tool_type = ".".join(str(step[name]) for name in ("tool_id", "action") if step.get(name))
         return cls(
             id=step_id if isinstance(step_id, (int, str)) and not isinstance(step_id, bool) else number,
             description=str(step.get("description") or step.get("task") or f"step {number}"),
-            tool_type=_read_tool_type(step),
+            tool_type=tool_type,
             parameters=dict(parameters) if isinstance(parameters, Mapping) else {},
             dependencies=tuple(d for d in needed if isinstance(d, (int, str))) if isinstance(needed, list) else (),
             complexity=complexity if isinstance(complexity, int) else 1,
@@ -153,13 +170,6 @@ class Plan:
 EMPTY_PLAN: Final = Plan(steps=())
 
 
-def _read_tool_type(step: Mapping[str, Any]) -> str:
-    """Return the tool of a step, which may also be written as `tool_id` and `action`."""
-    if "tool_id" not in step or step.get("tool_type"):
-        return str(step.get("tool_type", step.get("tool")) or NO_TOOL).strip()
-    return ".".join(str(step[name]) for name in ("tool_id", "action") if step.get(name))
-
-
 # Steps
 
 
@@ -185,7 +195,7 @@ class Verification:
 
 
 @dataclass(slots=True, kw_only=True)
-class StepResult:
+class StepResult(ReadableFields):
     """The result of one step: of a call of the loop, or of a step of a plan. It does not change once it is stored."""
 
     step_id: StepId
@@ -216,12 +226,6 @@ class StepResult:
     advice: str = ""
     """What the model is told about the result, besides its text. It is not meant for people."""
     verification: Verification | None = None
-
-    def __getitem__(self, name: str) -> Any:
-        """Return a field, as `result["success"]`."""
-        if name not in self.__slots__:
-            raise KeyError(name)
-        return getattr(self, name)
 
     @classmethod
     def of(cls, result: StepResult | Mapping[str, Any]) -> StepResult:
@@ -310,11 +314,9 @@ class StepResult:
 
     def to_entry(self, *, only_changed: bool = True) -> dict[str, Any]:
         """Return the fields that differ from their defaults. Values are not copied, because results do not change."""
-        fields = {
-            name: value
-            for name in self.__slots__
-            if (value := getattr(self, name)) != _STEP_DEFAULTS.get(name, _NO_DEFAULT) or not only_changed
-        }
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        if only_changed:
+            fields = {n: value for n, value in fields.items() if value != _STEP_DEFAULTS.get(n, _NO_DEFAULT)}
         fields["attempts"] = [{name: getattr(attempt, name) for name in attempt.__slots__} for attempt in self.attempts]
         if self.verification is not None:
             fields["verification"] = asdict(self.verification)
@@ -402,13 +404,12 @@ class AgentAnswer(Generic[OutputT]):
         """
         if not self.is_finished:
             reason = f": {self.reason.rstrip('.')}." if self.reason else "."
-            next_step = f" Continue it with agent.resume({self.run_id!r}, …)."
-            match self.state:
-                case AgentState.STOPPED:
-                    raise SetupError(f"The run stopped without an output{reason}")
-                case AgentState.WAITING:
-                    raise SetupError(f"The run has no output yet, because it waits for a person{reason}{next_step}")
-            raise SetupError(f"The run was interrupted before it had an output{reason}{next_step}")
+            if self.state is AgentState.STOPPED:
+                raise SetupError(f"The run stopped without an output{reason}")
+            why = "was interrupted before it had an output"
+            if self.state is AgentState.WAITING:
+                why = "has no output yet, because it waits for a person"
+            raise SetupError(f"The run {why}{reason} Continue it with agent.resume({self.run_id!r}, …).")
         return cast(OutputT, self.text if self.value is NO_OUTPUT else self.value)
 
     @property

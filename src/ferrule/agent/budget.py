@@ -146,29 +146,24 @@ class BudgetedModel(ModelWrapper):
     async def generate(self, request: ModelRequest, on_text: TextSink | None = None) -> ModelReply:
         if (limit := self._budget.find_reached_limit()) is not None:
             raise ModelError(f"the model {self.name!r} was not asked: {limit}")
+        if self._budget.events is None or self._budget.costs is None:  # it is attached to no run
+            return await self._generate_in_time(request, on_text)
+        types = ToolEngineEventType.MODEL_STARTED, ToolEngineEventType.MODEL_ENDED
         try:
-            return await self._generate_with_events(request, on_text)
+            with self._budget.events.emit_start_and_end(*types, model=self.name, request=request) as data:
+                reply = data["reply"] = await self._pay_and_generate(self._budget.costs, request, on_text)
+                data["cost"] = self._budget.reply_cost
+            return reply
         except BudgetSpent as spent:
-            if not self._asks_for_more or not spent.must_ask or self._budget.costs is None:
+            if not self._asks_for_more or not spent.must_ask:
                 raise
             extension = await self._budget.costs.request_extension(self._budget.payer, spent)
         raise NeedsPerson(extension)
 
-    async def _generate_with_events(self, request: ModelRequest, on_text: TextSink | None) -> ModelReply:
-        if self._budget.events is None:
-            return await self._generate(request, on_text)
-        types = ToolEngineEventType.MODEL_STARTED, ToolEngineEventType.MODEL_ENDED
-        with self._budget.events.emit_start_and_end(*types, model=self.name, request=request) as data:
-            reply = data["reply"] = await self._generate(request, on_text)
-            data["cost"] = self._budget.reply_cost
-        return reply
-
-    async def _generate(self, request: ModelRequest, on_text: TextSink | None) -> ModelReply:
-        """Ask the model, and pay for its reply."""
-        budget, costs = self._budget, self._budget.costs
-        if costs is None:
-            return await self._generate_in_time(request, on_text)
-        payer, started = budget.payer, time.monotonic()
+    async def _pay_and_generate(
+        self, costs: CostControl, request: ModelRequest, on_text: TextSink | None
+    ) -> ModelReply:
+        budget, payer, started = self._budget, self._budget.payer, time.monotonic()
         payment = await costs.pay_for_request(payer, self.name, request)
         usage, is_estimated = Usage(), False
         try:

@@ -47,7 +47,7 @@ from ferrule.errors import (
 from ferrule.library.meta_tools import META_TOOLS
 from ferrule.memory import RunMemory
 from ferrule.memory.call_identity import identify_call
-from ferrule.policy.approvals import Approval, ApprovalRequest, Person, Question, ask_for_answer, ask_for_approval
+from ferrule.policy.approvals import Approval, ApprovalRequest, Person, ask_person
 from ferrule.policy.budgets import is_extension_request
 from ferrule.policy.provenance import ProvenanceRules, RunOrigins
 from ferrule.store import ToolCallRecord
@@ -249,8 +249,7 @@ class RunCalls:
         Returns when no call runs any more, as far as can be known. If several tools were tried for a call, a success is
         preferred, then an interruption. Records of calls that only asked for approval are ignored.
         """
-        self._restore_memory(run)
-        self._restore_origins(run)
+        self._restore_texts_and_memory(run)
         store, deadline = self.engine.store, time.monotonic() + _STOP_TIMEOUT
         while True:
             # Without the calls that tools made: there may be very many, and the run did not make them.
@@ -302,25 +301,13 @@ class RunCalls:
             arguments=dict(record.params),
         )
 
-    def _restore_origins(self, run: Run) -> None:
-        """Restore what the run knows of its texts. Of the results of its steps, only the text is stored."""
-        origins = self.origins
+    def _restore_texts_and_memory(self, run: Run) -> None:
+        """Restore what the run knows of its texts and calls. Of the results of its steps, only the text is stored."""
+        origins, registry = self.origins, self.engine.registry
         origins.add_trusted(run.task)
         origins.add_conversation(run.messages[: run.begin_length])
         if run.history:
             origins.add_untrusted(run.history, "from the conversation before")
-        for step in run.steps:
-            if ASK_USER in (step.tool_id, step.tool_type) and step.is_success:
-                origins.add_trusted(step.text)
-            elif _was_executed(step) and step.tool_id not in (*CONTROL_TOOLS, *META_TOOLS):
-                try:
-                    action = self.engine.registry.find(step.tool_id, step.action)
-                except ToolNotFound:
-                    action = None
-                origins.add_stored_result(action, step.tool_type, step.arguments, step.text)
-
-    def _restore_memory(self, run: Run) -> None:
-        registry = self.engine.registry
         for step in run.steps:
             result = ToolExecutionResult(
                 is_success=step.is_success,
@@ -330,13 +317,15 @@ class RunCalls:
                 error_type=step.error_type,
             )
             run.context.record(step.tool_id, step.action, dict(step.arguments), result)
-            if self.memory is None or not _was_executed(step) or not registry.snapshot().may_contain(step.tool_id):
-                continue
-            try:
-                tool, capability = registry.find(step.tool_id, step.action)
-            except ToolNotFound:
-                continue
-            self.memory.restore_call(tool, capability, dict(step.arguments), result)
+            action = None
+            with suppress(ToolNotFound):
+                action = registry.find(step.tool_id, step.action)
+            if self.memory is not None and action is not None and _was_executed(step):
+                self.memory.restore_call(*action, dict(step.arguments), result)
+            if ASK_USER in (step.tool_id, step.tool_type) and step.is_success:
+                origins.add_trusted(step.text)
+            elif _was_executed(step) and step.tool_id not in (*CONTROL_TOOLS, *META_TOOLS):
+                origins.add_stored_result(action, step.tool_type, step.arguments, step.text)
 
 
 def _was_executed(step: StepResult) -> bool:
@@ -373,16 +362,20 @@ class RunRequests:
     async def ask_person(self) -> tuple[dict[str, HumanReply], str | None]:
         """Ask the person at hand for all that the run waits for. Return the replies as `match_replies` does.
 
-        A request without a reply is not repeated. A call that needs another approval asks again, up to a limit. The
-        time that the person takes does not count.
+        A request without a reply is not repeated. A call that needs another approval asks again, up to a limit. Equal
+        calls have one request, which the person is asked once. The time that the person takes does not count.
         """
         started, replies = time.monotonic(), dict[str, Any]()
         requests: dict[str, HumanRequest] = {**self._run.questions, **self._run.approvals}
+        approval_ids = set[str]()
         for key, request in requests.items():
-            # A budget may be exceeded often in a long run, and each time the request is another one.
-            subject = (
-                request.approval_id if isinstance(request, ApprovalRequest) and is_extension_request(request) else key
-            )
+            subject = key
+            if isinstance(request, ApprovalRequest):
+                if request.approval_id in approval_ids:
+                    continue
+                approval_ids.add(request.approval_id)
+                # A budget may be exceeded often in a long run, and each time the request is another one.
+                subject = request.approval_id if is_extension_request(request) else key
             if self._counts[subject] < MAX_REQUESTS_PER_CALL:
                 reply = await self._ask(request)
                 self._counts[subject] += 1 if reply is not None else MAX_REQUESTS_PER_CALL
@@ -400,6 +393,12 @@ class RunRequests:
         run = self._run
         answers = dict.fromkeys([*run.questions][:1], answer) if isinstance(answer, str) else answer or {}
         approvals = decisions if isinstance(decisions, Mapping) else dict.fromkeys(run.approvals, decisions)
+        for key, value in {**answers, **approvals}.items():
+            if key in run.approvals and not isinstance(value, (bool, Approval, type(None))):
+                raise SetupError(
+                    f"The run waits for a decision about {key!r}, not for {value!r}: resume it with "
+                    f"approvals={{{key!r}: True}}, False, or an Approval."
+                )
         replies = await self._apply({**answers, **approvals})
         run.approvals = {key: each for key, each in run.approvals.items() if not is_extension_request(each)}
         return replies
@@ -410,8 +409,11 @@ class RunRequests:
         replies: dict[str, HumanReply] = {key: values[key] for key in run.questions if isinstance(values.get(key), str)}
         for key, request in list(run.approvals.items()):
             if is_extension_request(request):
+                decision = values.get(key)
+                approval = Approval(allowed=decision) if isinstance(decision, bool) else decision
                 with suppress(LookupError):  # it is pending
-                    refusal = await self._decide_extension(request, values.get(key)) or refusal
+                    costs, payer = self._engine.costs, self._budget.payer
+                    refusal = await costs.apply_decision(payer, request, approval) or refusal
                     del run.approvals[key]
             elif (decided := await self._decide(request, values.get(key))).state != "pending":
                 replies[key] = decided
@@ -422,9 +424,7 @@ class RunRequests:
         if self._person is None:
             return None
         try:
-            if isinstance(request, Question):
-                return await ask_for_answer(self._person, request)
-            return await ask_for_approval(self._person, request)
+            return await ask_person(self._person, request)
         except SetupError:
             raise
         except Exception:
@@ -434,22 +434,18 @@ class RunRequests:
     async def _decide(self, request: ApprovalRequest, decision: Approval | bool | None) -> ApprovalRequest:
         """Record a decision about a call, and return the request as it was decided: now, or elsewhere before."""
         approval_id = request.approval_id
-        if approval_id in self._decided:
-            return self._decided[approval_id]
+        decision = Approval(allowed=decision) if isinstance(decision, bool) else decision
+        decided = self._decided.get(approval_id)
+        if decided is not None and decided.state == "approved" and decision is not None and not decision.allowed:
+            return replace(decided, state="refused", decision_reason=decision.reason)  # for an equal call
+        if decided is not None:
+            return decided
         approvals = self._engine.approvals
         current = await approvals.get(approval_id)
-        is_plain = decision is True or (isinstance(decision, Approval) and decision.allowed and not decision.arguments)
+        is_plain = decision is not None and decision.allowed and not decision.arguments
         if decision is not None and (current.state == "pending" or (current.state == "approved" and not is_plain)):
             current = self._decided[approval_id] = await approvals.record_decision(approval_id, decision)
         return current
-
-    async def _decide_extension(self, request: ApprovalRequest, decision: Approval | bool | None) -> str | None:
-        """Extend a budget as a person has decided. Return why the run must stop, if the person refused.
-
-        Raises LookupError while the request is pending.
-        """
-        approval = Approval(allowed=decision) if isinstance(decision, bool) else decision
-        return await self._engine.costs.apply_decision(self._budget.payer, request, approval)
 
 
 def require_question(run: Run, answer: Answers) -> None:

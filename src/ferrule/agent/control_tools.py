@@ -17,7 +17,7 @@ from ferrule.core.spec import Tool
 from ferrule.engine.plugins import PluginContext
 from ferrule.errors import Refuse
 from ferrule.kinds.function.tools import tool_of
-from ferrule.memory.conversation import DEFAULT_CONVERSATION, ConversationMemory, Turn
+from ferrule.memory.conversation import DEFAULT_CONVERSATION, ConversationMemory
 from ferrule.store import ToolKnowledgeStore
 
 HISTORY_TOOL: Final = "get_conversation_history"
@@ -119,7 +119,14 @@ def history_tool(memory: ConversationMemory) -> Tool:
         # Outside a run, the id is that of the conversation itself.
         snapshot = await memory.snapshot_of(conversation_id) or memory.create_snapshot(conversation_id)
         turns = [turn for turn in await snapshot.turns() if turn.is_question]
-        return _answer_history_query(turns[-max(1, min(limit, _MAX_TURNS)) :], query)
+        turns = turns[-max(1, min(limit, _MAX_TURNS)) :]
+        if not turns:
+            return _NO_QUESTIONS
+        if query == "last_question":
+            return turns[-1].question
+        if query == "questions":
+            return [turn.question for turn in turns]
+        return [{"question": turn.question, "answer": turn.answer} for turn in turns]
 
     tool = tool_of(
         get_conversation_history,
@@ -129,13 +136,3 @@ def history_tool(memory: ConversationMemory) -> Tool:
         examples=[{"query": "last_question"}, {"query": "all", "limit": 3}],
     )
     return replace(tool, source="builtin")
-
-
-def _answer_history_query(turns: Sequence[Turn], query: str) -> Any:
-    if not turns:
-        return _NO_QUESTIONS
-    if query == "last_question":
-        return turns[-1].question
-    if query == "questions":
-        return [turn.question for turn in turns]
-    return [{"question": turn.question, "answer": turn.answer} for turn in turns]

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, cast
 
+from ferrule.agent.answer import ReadableFields
 from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import ModelError
 from ferrule.parsing.literals import LiteralReader, parse_literal
@@ -51,7 +52,7 @@ _EMPTY_VALUES: Final = frozenset({"", "none", "null", "n/a", "na", "nil", "-", "
 
 
 @dataclass(slots=True)
-class AgentDecision:
+class AgentDecision(ReadableFields):
     """The next action that a model has decided on. Fields can also be read as `decision["tool_id"]`."""
 
     action_type: ActionType
@@ -65,14 +66,6 @@ class AgentDecision:
     def of(cls, decision: AgentDecision | Mapping[str, Any]) -> AgentDecision:
         """Return a decision, which may be an object as models write it."""
         return decision if isinstance(decision, AgentDecision) else _build_decision(_standardize_keys(decision))
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self.__slots__:
-            raise KeyError(name)
-        return getattr(self, name)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return getattr(self, name, default)
 
 
 def parse_decision(text: str) -> AgentDecision:
@@ -118,7 +111,8 @@ def _find_objects(text: str) -> Iterator[dict[str, Any]]:
             end = at + 1
         else:
             if isinstance(value, dict) and not reader.unclosed:  # an object that was cut off is not a decision
-                yield from map(_standardize_keys, (value, *filter(_is_object, value.values())))
+                objects = [value, *(inner for inner in value.values() if isinstance(inner, dict))]
+                yield from map(_standardize_keys, objects)
         at = text.find("{", end)
 
 
@@ -128,10 +122,6 @@ def _standardize_keys(value: Mapping[str, Any]) -> dict[str, Any]:
         if (name := _STANDARD_KEYS.get(_normalize_key(key))) is not None:
             fields.setdefault(name, item)
     return fields
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
 
 
 def _parse_line_form(text: str) -> dict[str, str]:
@@ -165,7 +155,7 @@ def _parse_parameters(raw: Any) -> dict[str, Any]:
             value = parse_literal(text)
         except ValueError:
             value = _parse_pairs(text.strip("[]") if text.startswith("[") and text.endswith("]") else text)
-    if isinstance(value, list) and all(map(_is_object, value)):  # the prompt's `[parameters]` as a list
+    if isinstance(value, list) and all(isinstance(part, dict) for part in value):  # the prompt's `[parameters]`
         value = {name: item for part in value for name, item in part.items()}
     if not isinstance(value, dict):
         raise ModelError(

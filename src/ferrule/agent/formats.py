@@ -28,6 +28,7 @@ from ferrule.core.messages import (
 from ferrule.core.model import EndReply, Model, ModelReply, ModelRequest, can_end_reply
 from ferrule.core.names import model_name
 from ferrule.core.patterns import lazy_pattern
+from ferrule.core.spec import ToolSpec
 from ferrule.errors import ModelError, SetupError, error_text
 from ferrule.memory.context import ExecutionContext
 from ferrule.parsing import KnownTools, ToolCallReader, parse_model_text, remove_empty_markup
@@ -94,8 +95,11 @@ def compact_messages(messages: Sequence[Message], budget: int, task: str) -> lis
         if total <= budget:
             break
         for index, message in enumerate(turn):
-            if message["role"] == "tool":
-                turn[index] = _shorten_result(message)
+            content = message.get("content")
+            if message["role"] == "tool" and isinstance(content, str) and len(content) > MAX_OLD_RESULT:
+                rest = len(content) - MAX_OLD_RESULT
+                short = f"{content[:MAX_OLD_RESULT].rstrip()} … [{rest} characters left out]"
+                turn[index] = {**message, "content": short}
                 total += estimate_message_tokens(turn[index]) - estimate_message_tokens(message)
     dropped = 0
     while total > budget and dropped < len(turns) - 1:
@@ -133,16 +137,6 @@ def _split_turns(messages: Sequence[Message]) -> tuple[list[Message], list[list[
         else:
             head.append(message)
     return head, turns
-
-
-def _shorten_result(message: Message) -> Message:
-    content = message.get("content")
-    if not isinstance(content, str) or len(content) <= MAX_OLD_RESULT:
-        return message
-    return {
-        **message,
-        "content": f"{content[:MAX_OLD_RESULT].rstrip()} … [{len(content) - MAX_OLD_RESULT} characters left out]",
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,9 +220,21 @@ class DecisionFormat:
     def shorten_history(self) -> bool:
         return False  # the prompt is short already
 
+    def list_tools(self, run: Run, offer: ToolOffer, tools: Sequence[ToolSpec]) -> list[ToolSpec]:
+        """Return the tools that the model chooses from: those that fit the task first, and none whose call was refused
+        in the last turn, if there are others.
+        """
+        visible, selected = _list_visible_tools(offer), []
+        for spec in sorted(tools, key=lambda spec: spec.tool_id not in visible):
+            actions = [each for each in spec.capabilities if spec.model_name(each) not in run.refused_names]
+            if len(actions) == len(spec.capabilities):
+                selected.append(spec)
+            elif actions:
+                selected.append(replace(spec, capabilities=actions))
+        return selected or list(tools)
+
     def request(self, run: Run, offer: ToolOffer, *, may_call: bool = True) -> ModelRequest:
-        visible = _list_visible_tools(offer)
-        tools = sorted(run.context.available_tools, key=lambda spec: spec.tool_id not in visible)
+        tools = self.list_tools(run, offer, run.context.available_tools)
         prompt = self.create_contextual_decision_prompt(replace(run.context, available_tools=tools))
         corrections = [m for m in run.messages[-1:] if m["role"] == "user" and m["content"] != run.task]
         images = filter(count_images, run.messages)
@@ -241,7 +247,7 @@ class DecisionFormat:
             decision = self.validate_decision(self.parse_agent_decision(reply.text), run.context)
         except ModelError as error:
             return ParsedReply(text=reply.text, correction=str(error))
-        return _convert_decision(decision, run, offer)
+        return convert_decision(decision, run, offer)
 
 
 def _list_visible_tools(offer: ToolOffer) -> list[str]:
@@ -249,7 +255,8 @@ def _list_visible_tools(offer: ToolOffer) -> list[str]:
     return [offer.actions[name][0].id for name in names if name in offer.actions]
 
 
-def _convert_decision(decision: AgentDecision, run: Run, offer: ToolOffer) -> ParsedReply:
+def convert_decision(decision: AgentDecision, run: Run, offer: ToolOffer) -> ParsedReply:
+    """Return a decision as a reply of the loop: a call, the answer, or what the model is told next."""
     if decision.action_type == "complete":
         last = run.context.observation_texts[-1] if run.context.current_observations else ""
         # The reasoning may say only that the task is done: the answer must hold what was found.
@@ -438,19 +445,15 @@ class TextStreamer:
             return
         self._checked_length = length
         rest = parse_model_text(self._text[:length], self._tools, until_prose=True).rest
-        if rest and not _may_continue_call(rest):
+        # A tag, or a bracket or a fence that is not closed, may be of a call that is not finished.
+        is_open = any(rest.count(first) != rest.count(last) for first, last in ("{}", "[]", "()"))
+        if rest and not (is_open or "<" in rest or rest.count("```") % 2 == 1):
             self._may_end = False
             raise EndReply
 
 
 _CHECKED_LENGTH: Final = 40
 """Of so many new characters, in whole lines, it is checked whether they follow a call."""
-
-
-def _may_continue_call(text: str) -> bool:
-    """Return whether a text may be an unfinished call: it has a tag, or a bracket or a fence that is not closed."""
-    is_open = any(text.count(first) != text.count(last) for first, last in ("{}", "[]", "()"))
-    return is_open or "<" in text or text.count("```") % 2 == 1
 
 
 # Typed answers: the type that the answer of a run must have, its JSON Schema, and checking what a model wrote

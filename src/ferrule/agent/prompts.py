@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from operator import itemgetter
 from typing import Any, Final
 
 from ferrule.catalog.search.terms import extract_terms
@@ -94,7 +93,7 @@ def contextual_decision_prompt(
         failure_summary(context, language=language) if failures is None else failures,
         _format_observations(context, texts.observations, MAX_OBSERVATIONS),
         learning_summary(context, language=language) if learned is None else learned,
-        _format_tools_with_schemas(context.available_tools, texts),
+        _format_tools(context.available_tools, texts, with_schemas=True),
         texts.choices,
         texts.principles,
         texts.json_form,
@@ -218,7 +217,9 @@ def _pattern_lines(context: ExecutionContext, texts: PromptTexts, only: str | No
         if only is not None and (actions := _format_values(patterns.get("failed_actions"), texts)):
             yield texts.failed_actions.format(tool=tool_id, values=actions)
         for advice in _as_list(patterns.get("suggested_adjustments"))[-1:]:
-            if isinstance(advice, dict) and (instead := _describe_adjustment(advice)):
+            before, after = advice.get("original_params") or {}, advice.get("adjusted_params") or {}
+            if changed := {name: value for name, value in after.items() if name not in before or before[name] != value}:
+                instead = _cut_line(as_text(changed), _ARGUMENTS_LENGTH)
                 reason = shorten(single_line(str(advice.get("reason") or "")), _ERROR_LENGTH)
                 yield texts.adjustment.format(tool=tool_id, values=instead, reason=reason).rstrip()
     for switch in _as_list(context.learned_patterns.get(_TOOL_SWITCHES)):
@@ -233,16 +234,6 @@ def _patterns_by_tool(context: ExecutionContext) -> Iterator[tuple[str, dict[str
             yield tool_id, patterns
 
 
-def _describe_adjustment(advice: Mapping[str, Any]) -> str:
-    """Return the arguments that an adjustment changes, as text."""
-    before, after = advice.get("original_params"), advice.get("adjusted_params")
-    if not isinstance(after, dict):
-        return ""
-    before = before if isinstance(before, dict) else {}
-    changed = {name: value for name, value in after.items() if name not in before or before[name] != value}
-    return _cut_line(as_text(changed), _ARGUMENTS_LENGTH) if changed else ""
-
-
 def _format_values(values: Any, texts: PromptTexts) -> str:
     cut = [_cut_line(as_text(value), _ARGUMENTS_LENGTH) for value in _as_list(values)[-_MAX_VALUES:]]
     return texts.comma.join(cut)
@@ -252,29 +243,22 @@ def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _format_tools(tools: Sequence[ToolSpec], texts: PromptTexts) -> str:
-    """Return one line for each tool that fits the budget, and the number of the others."""
-    lines: list[str] = []
-    budget = MAX_TOOLS_TOKENS
-    for spec in tools:
-        line = _tool_line(spec)
-        budget -= estimate_tokens(line)
-        if budget < 0 and lines:
-            return f"{_format_list(texts.tools, lines)}\n{texts.more_tools.format(count=len(tools) - len(lines))}"
-        lines.append(line)
-    return _format_list(texts.tools, lines) or f"{texts.tools}: {texts.none}"
+def _format_tools(tools: Sequence[ToolSpec], texts: PromptTexts, *, with_schemas: bool = False) -> str:
+    """Return one line for each tool that fits the budget, and the number of the others.
 
-
-def _format_tools_with_schemas(tools: Sequence[ToolSpec], texts: PromptTexts) -> str:
-    """Return the actions with their schemas for each tool that fits the budget, and one line for each other tool."""
+    With schemas, each tool that fits is followed by its actions, and the others by one line each.
+    """
     lines: list[str] = []
-    budget = MAX_SCHEMAS_TOKENS
+    budget = MAX_SCHEMAS_TOKENS if with_schemas else MAX_TOOLS_TOKENS
     for at, spec in enumerate(tools):
-        schemas = [f"  {_action_line(each)} {encode_json(each.schema).decode()}" for each in spec.capabilities]
-        line = "\n".join([_tool_line(spec), *schemas])
+        line = _tool_line(spec)
+        for each in spec.capabilities if with_schemas else ():
+            line += f"\n  {_action_line(each)} {encode_json(each.schema).decode()}"
         budget -= estimate_tokens(line)
         if budget < 0 and lines:
-            return f"{_format_list(texts.tools, lines)}\n{_format_tools(tools[at:], texts)}"
+            more = texts.more_tools.format(count=len(tools) - at)
+            more = _format_tools(tools[at:], texts) if with_schemas else more
+            return f"{_format_list(texts.tools, lines)}\n{more}"
         lines.append(line)
     return _format_list(texts.tools, lines) or f"{texts.tools}: {texts.none}"
 
@@ -367,23 +351,18 @@ def suggest_missing_setup(question: str, waiting: Iterable[Tool]) -> str:
 def explain_denial(question: str, denied: Iterable[tuple[Tool, ToolCapability, str]]) -> str | None:
     """Say that the policy forbids what a question asks for, and why. Return None if it does not."""
     words = significant_terms(question)
-    matches = [
-        (_count_matches(words, _terms_of_action(tool.spec, capability)), tool, capability, reason)
-        for tool, capability, reason in denied
-    ]
-    count, tool, capability, reason = max(matches, key=itemgetter(0), default=(0, None, None, ""))
-    if tool is None or capability is None or not count:
-        return None
-    step, name = shorten(single_line(question), _MAX_CALL_LENGTH), tool.spec.model_name(capability)
-    return DENIED[detect_language(question)].format(step=step, tool=name, reason=reason).strip()
+    best, sentence = 0, None
+    for tool, capability, reason in denied:
+        description = first_sentence(capability.description or tool.spec.description)
+        count = _count_matches(words, {*extract_terms(f"{tool.id} {capability.name} {description}")})
+        if count > best:
+            step, name = shorten(single_line(question), _MAX_CALL_LENGTH), tool.spec.model_name(capability)
+            best = count
+            sentence = DENIED[detect_language(question)].format(step=step, tool=name, reason=reason).strip()
+    return sentence
 
 
 def _count_matches(words: Sequence[str], terms: Collection[str]) -> int:
     """Count the words that ask for a tool with these terms. One alone must be the first, unlike in `book a table`."""
     count = len({word for word in words if word in terms})
     return count if count > 1 or (words and words[0] in terms) else 0
-
-
-def _terms_of_action(spec: ToolSpec, capability: ToolCapability) -> set[str]:
-    description = first_sentence(capability.description or spec.description)
-    return {*extract_terms(f"{spec.tool_id} {capability.name} {description}")}

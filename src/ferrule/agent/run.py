@@ -47,6 +47,8 @@ from ferrule.policy.approvals import ApprovalRequest, Question
 from ferrule.policy.budgets import RunCosts, is_extension_request
 from ferrule.store import ToolKnowledgeStore
 from ferrule.store.store import StoreLock
+from ferrule.texts.error_messages import translate_error
+from ferrule.texts.language import detect_language
 
 RUN_PREFIX: Final = "run:"
 _NEVER_SECRET: Final = ("kind", "state", "used", "usage", "seconds", "cost", "costs")
@@ -99,8 +101,8 @@ class Run:
         self._failed_calls: set[str] = set()
         self.call_ids: set[str] = set()
         self.refused_names: set[str] = set()
-        """The tools, by their names for models, of which the last turn requested a call that is known to fail, or that
-        has a made-up value. They are not offered in the next turn, so that the model does something else."""
+        """The tools, by their names for models, of which the last calls included one that is known to fail, or that has
+        a made-up value. They are not offered until the model calls something else."""
         self.call_sources: dict[str, str] = {}
         """Calls as the model wrote them in its text, by the id of the first call of a reply."""
         self._offer: tuple[Sequence[Schema], str] | None = None
@@ -180,10 +182,7 @@ class Run:
 
     def begin(self, messages: Iterable[Message], *, workflow: str | None = None, history: str = "") -> None:
         """Begin the run. `workflow` and `history` belong to a plan."""
-        self.messages += messages
-        self.begin_length = len(self.messages)
-        self.call_ids |= {call["id"] for message in self.messages for call in message.get("tool_calls") or ()}
-        self.workflow, self.history = workflow, history
+        self._apply_begin(messages, workflow, history)
         fields = {} if workflow is None else {"strategy": "plan", "workflow": workflow, "history": history}
         self._write("begin", task=self.task, messages=list(self.messages), **fields)
 
@@ -231,7 +230,8 @@ class Run:
         self.usage += usage
         self.messages.append(message)
         self.open_calls, self.answers, self.finish_message = calls, {}, None
-        self.refused_names = set()
+        if calls:
+            self.refused_names = set()
         errors = {call.id: call.error for call in calls if call.error is not None}
         fields: dict[str, Any] = {"message": redacted, "used": _usage_to_list(usage), "errors": errors}
         fields |= self._offer_fields
@@ -244,11 +244,12 @@ class Run:
         self._write("message", **fields)
 
     def wait_for(self, request: ApprovalRequest | Question) -> None:
-        """Note what a person must decide or answer before the run can go on."""
+        """Note what a person must decide or answer before the run can go on, with the reason in their language."""
         if isinstance(request, Question):
             self.questions[request.call_id] = request
         else:
-            self.approvals[request.call_id] = request
+            reason = translate_error(request.reason, detect_language(self.task))
+            self.approvals[request.call_id] = replace(request, reason=reason)
 
     def wait(self) -> None:
         """Let the run wait for people. A resumed run that waits for the same as before writes nothing."""
@@ -323,6 +324,11 @@ class Run:
             return entry
         return {name: value if name in _NEVER_SECRET else self.secrets.redact(value) for name, value in entry.items()}
 
+    def _apply_begin(self, messages: Iterable[Message], workflow: str | None, history: str) -> None:
+        self.messages += messages
+        self.begin_length, self.workflow, self.history = len(self.messages), workflow, history
+        self.call_ids |= {call["id"] for message in self.messages for call in message.get("tool_calls") or ()}
+
     def _apply_end(self, state: AgentState, text: str, reason: str) -> None:
         self.state, self.text, self.reason = state, text, reason
         self.questions, self.approvals = {}, {}
@@ -395,10 +401,7 @@ class Run:
             self._stored_costs = entry["costs"]
             self.costs = RunCosts(**entry["costs"])
         if kind == "begin":
-            self.workflow, self.history = entry.get("workflow"), entry.get("history", "")
-            self.messages += entry.get("messages", ())
-            self.begin_length = len(self.messages)
-            self.call_ids |= {call["id"] for message in self.messages for call in message.get("tool_calls") or ()}
+            self._apply_begin(entry.get("messages", ()), entry.get("workflow"), entry.get("history", ""))
         elif kind == "message":
             self._replay_message(entry)
         elif kind == "step":

@@ -20,7 +20,6 @@ from ferrule.catalog.model_schemas import NamedAction, estimate_schema_tokens
 from ferrule.catalog.registry import RegistrySnapshot, ToolRegistry
 from ferrule.core.call import Progress, ToolExecutionContext, ToolExecutionResult
 from ferrule.core.messages import Schema, ToolCall
-from ferrule.core.model import Model, selects_tools
 from ferrule.core.permission import CallPolicy, Decision, Principal, matches_any
 from ferrule.core.spec import Tool, ToolCapability
 from ferrule.engine import ToolEngineConfig
@@ -113,11 +112,6 @@ class Toolbox:
         self._offers: dict[Hashable, ToolOffer] = {}
         self._usable: UsableActions | None = None
         self._version = -1
-
-    @staticmethod
-    def choose_budget(model: Model, tools: Collection[str] | None) -> int:
-        """Up to how many tokens of schemas all tools are shown; `tools` are those that the caller named."""
-        return MAX_SCHEMA_TOKENS if tools is None and not selects_tools(model) else MAX_NAMED_SCHEMA_TOKENS
 
     @cached_property
     def _meta_tools(self) -> dict[str, Tool]:
@@ -224,7 +218,13 @@ class Toolbox:
         always = [action for action in usable.actions if action.spec.tool_id in first]
         selected = {action.name: action.openai_schema for action in always}
         remaining = MAX_SELECTED_TOKENS - sum(action.tokens for action in (*always, *search_actions))
-        candidates = [*(a for a in usable.actions if a.name in used), *self._find_relevant(usable, task)]
+        by_action = {(a.spec.tool_id, a.capability.name): a for a in usable.actions}
+        hits = self._library.index.search_actions(
+            task,
+            _MAX_CANDIDATES,
+            is_visible=lambda tool, action: (tool.id, action) in by_action and usable.by_id[tool.id] is tool,
+        )
+        candidates = [*(a for a in usable.actions if a.name in used), *(by_action[h.tool.id, h.action] for h in hits)]
         max_count = len(selected) + MAX_RELEVANT_TOOLS
         for action in candidates:
             schema = _schema_within(action, remaining) if action.name not in selected else None
@@ -232,15 +232,6 @@ class Toolbox:
                 selected[action.name] = schema
                 remaining -= estimate_schema_tokens(schema)
         return [selected[name] for name in sorted(selected)]
-
-    def _find_relevant(self, usable: UsableActions, task: str) -> list[NamedAction]:
-        by_action = {(a.spec.tool_id, a.capability.name): a for a in usable.actions}
-
-        def is_visible(tool: Tool, action: str | None) -> bool:
-            return (tool.id, action) in by_action and usable.by_id[tool.id] is tool
-
-        hits = self._library.index.search_actions(task, _MAX_CANDIDATES, is_visible=is_visible)
-        return [by_action[hit.tool.id, hit.action] for hit in hits]
 
     def resolve(self, original: ToolCall, offer: ToolOffer) -> RunCall:
         """Return the call with the tool that it refers to.
@@ -341,7 +332,7 @@ class AgentLibrary:
         self._change: asyncio.Future[None] | None = None
         """Opens or closes the library."""
 
-    async def open(self) -> None:
+    async def __aenter__(self) -> None:
         self._users += 1
         if self._users == 1:
             self._change = asyncio.ensure_future(self._run_after(self._change, self.library.initialize()))
@@ -352,7 +343,7 @@ class AgentLibrary:
             self._users -= 1
             raise
 
-    async def close(self) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         self._users -= 1
         if self._users == 0:
             self._change = asyncio.ensure_future(self._run_after(self._change, self.library.aclose()))

@@ -33,7 +33,7 @@ from ferrule.agent.budget import NeedsPerson, RunBudget
 from ferrule.agent.calls import HumanReply, PausedRuns, RunCall, RunCalls, RunRequests
 from ferrule.agent.control_tools import ASK_USER, FINISH_TASK
 from ferrule.agent.formats import MAX_OUTPUT_ATTEMPTS, OutputType, ReplyFormat
-from ferrule.agent.prompts import explain_stop
+from ferrule.agent.prompts import explain_stop, short_failure_summary
 from ferrule.agent.run import Run
 from ferrule.agent.toolbox import Toolbox, ToolOffer
 from ferrule.core.call import Progress, ToolExecutionResult
@@ -59,6 +59,8 @@ _REPEATED_ON_PURPOSE = lazy_pattern(
     re.IGNORECASE,
 )
 """Names of tools that are repeated on purpose with the same arguments; exempt from the repetition check."""
+FAILED_TURNS_BEFORE_BRIEFING: Final = 3
+"""The model gets a summary of the failures after this many turns in a row in which every call failed."""
 MAX_EMPTY_REPLIES: Final = 3
 """The run is stopped after this many replies in a row without a call or an answer."""
 MAX_REPETITIONS: Final = 4
@@ -89,7 +91,7 @@ class ActiveRun:
         self.run, self.calls, self.toolbox, self.budget, self.paused = run, calls, toolbox, budget, paused
         self.model, self.requests, self.listener, self.events = model, requests, listener, events
         self.format, self.output = reply_format, output
-        self.rejected_outputs = self.empty_replies = self.failed_turns = 0
+        self.rejected_outputs = self.empty_replies = self._failed_turns = 0
         self.engine, self.memory, self._can_reason = calls.engine, calls.memory, can_reason(model)
         self._used_tools: set[Tool] = set()
         self._last_results: dict[Any, tuple[int, str]] = {}
@@ -174,6 +176,18 @@ class ActiveRun:
         if self._repetitions < MAX_REPETITIONS:
             return None
         return "the model kept repeating a call whose result it already had, even after it was told to answer"
+
+    async def execute_turn(self, calls: Sequence[RunCall], offer: ToolOffer) -> None:
+        """Execute the calls, with the person at hand, and tell the model what went wrong if nothing works any more."""
+        run, self.empty_replies, before = self.run, 0, len(self.run.steps)
+        await self.execute_calls(calls, offer)
+        await self.ask_person(offer)
+        if run.state is AgentState.RUNNING and not self.end_if_finished():
+            has_success = any(step.is_success for step in run.steps[before:])
+            self._failed_turns = 0 if has_success else self._failed_turns + 1
+            is_due = self._failed_turns > 0 and self._failed_turns % FAILED_TURNS_BEFORE_BRIEFING == 0
+            if is_due and run.context.failed_attempts:
+                run.add(note_message(short_failure_summary(run.context, language=detect_language(run.task))))
 
     async def execute_calls(self, calls: Sequence[RunCall], offer: ToolOffer) -> None:
         """Execute the calls and record a result for each, or the question it waits for."""

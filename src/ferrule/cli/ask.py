@@ -37,9 +37,8 @@ from ferrule.models import Model, choose_model, close_model
 from ferrule.models.choose import KEYED_PROVIDERS
 from ferrule.models.keys import model_environment
 from ferrule.orchestrator import Orchestrator
-from ferrule.orchestrator.orchestrator import DEFAULT_CACHE_TTL
+from ferrule.orchestrator.orchestrator import DEFAULT_CACHE_TTL, StrategyChosen, history_as_messages, turns_of
 from ferrule.orchestrator.small_talk import detect_small_talk, reply_to_small_talk
-from ferrule.orchestrator.strategy_runner import StrategyChosen, history_as_messages, turns_of
 from ferrule.texts.language import detect_language
 
 OnlyTools = Annotated[list[str] | None, typer.Option("--tool", "-t", help="Use only this tool; may be repeated.")]

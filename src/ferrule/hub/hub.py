@@ -16,16 +16,19 @@ from typing import Any, Literal
 from ferrule.core.call import Progress, ToolExecutionContext, ToolExecutionResult
 from ferrule.core.model import Model, can_reason
 from ferrule.engine import ToolEngine
-from ferrule.errors import FerruleError, InvalidArguments, SetupError
+from ferrule.errors import TOOL_NOT_FOUND, FerruleError, InvalidArguments, SetupError
 from ferrule.hub.candidates import (
+    CandidateCall,
     CandidateIndex,
+    HubRequest,
+    RequestKey,
     ToolCandidate,
     accepts_arguments,
+    describe_failure,
     map_arguments,
-    select_permitted,
+    source_metadata,
 )
-from ferrule.hub.race import ExtraCallBudget, LatencyTracker, gather_results, race_concurrently, race_staggered
-from ferrule.hub.results import CandidateCall, HubRequest, RequestKey, describe_failure, source_metadata
+from ferrule.hub.race import ExtraCallBudget, LatencyTracker, gather_results, race
 from ferrule.hub.synthesis import (
     HubStrategy,
     Synthesizer,
@@ -182,7 +185,7 @@ class ToolHub:
         if candidates := self._select_candidates(request, similar):
             return await self._call_several(request, candidates)
         suggestion = self._current_index().suggest_tags(tag, self._permissions_of(request))
-        return request.not_found_result(f"No enabled tool can be called by the tag {tag!r}.{suggestion}")
+        return request.make_failure(f"No enabled tool can be called by the tag {tag!r}.{suggestion}", TOOL_NOT_FOUND)
 
     def register(self, *candidates: ToolCandidate) -> None:
         """Add the tools of candidates that were made by hand."""
@@ -207,12 +210,14 @@ class ToolHub:
     def _select_candidates(self, request: HubRequest, candidates: Sequence[ToolCandidate]) -> list[ToolCandidate]:
         """Return the candidates that the caller may call. Candidates that need an approval are tried last."""
         permissions = self._permissions_of(request)
-        allowed, asking = select_permitted(candidates, permissions)
+        by_verdict: dict[str, list[ToolCandidate]] = {"allow": [], "ask": [], "deny": []}
+        for candidate in candidates:
+            by_verdict[permissions.decide(candidate.tool, candidate.capability).verdict].append(candidate)
         # The reason names the actions of the tool.
         request.skipped = [s for s in request.skipped if permissions.permitted_spec(s.tool) is s.tool.spec]
-        request.tools_needing_approval = frozenset(candidate.tool for candidate in asking)
+        request.tools_needing_approval = frozenset(candidate.tool for candidate in by_verdict["ask"])
         request.candidate_tools = frozenset(candidate.tool for candidate in candidates)
-        permitted = [*allowed, *asking]
+        permitted = [*by_verdict["allow"], *by_verdict["ask"]]
         if self.config.destructive_fallback or not any(candidate.effects.read_only for candidate in permitted):
             return permitted
         for candidate in (each for each in permitted if each.effects.destructive):
@@ -237,7 +242,9 @@ class ToolHub:
         if concurrent and strategy == "synthesize":
             result = await self._combine_answers(request, concurrent)
         elif concurrent:
-            result = await self._race_candidates(request, concurrent, together=strategy == "race")
+            call = partial(self._call_candidate, request)
+            winner = await race(concurrent, call, self._latencies, self._budget, together=strategy == "race")
+            result = None if winner is None else self._finish_with_success(request, winner)
         return result if result is not None else await self._try_in_order(request, remaining)
 
     def _order_candidates(self, request: HubRequest, candidates: Sequence[ToolCandidate]) -> list[ToolCandidate]:
@@ -269,9 +276,9 @@ class ToolHub:
             except InvalidArguments as error:
                 request.skip(candidate, str(error))
                 continue
-            if request.tag is not None and not accepts_arguments(
-                candidate, request.params, params, request.needed_arguments
-            ):
+            replaced = request.replacing and request.replacing.capability.schema_or_empty
+            needed = (replaced or {}).get("required") or ()
+            if request.tag is not None and not accepts_arguments(candidate, request.params, params, needed):
                 request.skip(candidate, "It has no parameters for the arguments.")
                 continue
             calls.append(CandidateCall(candidate=candidate, params=params))
@@ -286,16 +293,6 @@ class ToolHub:
         if len(concurrent) < 2 or (strategy != "synthesize" and calls[0] not in concurrent):
             return [], calls
         return concurrent, [call for call in calls if call not in concurrent]
-
-    async def _race_candidates(
-        self, request: HubRequest, calls: list[CandidateCall], *, together: bool
-    ) -> ToolExecutionResult | None:
-        call = partial(self._call_candidate, request)
-        if together:
-            winner = await race_concurrently(calls, call)
-        else:
-            winner = await race_staggered(calls, call, self._latencies, self._budget)
-        return None if winner is None else self._finish_with_success(request, winner)
 
     async def _combine_answers(self, request: HubRequest, calls: list[CandidateCall]) -> ToolExecutionResult | None:
         results, stopped = await gather_results(
@@ -315,8 +312,12 @@ class ToolHub:
 
     async def _try_in_order(self, request: HubRequest, calls: list[CandidateCall]) -> ToolExecutionResult:
         for position, call in enumerate(calls):
-            if (success := request.find_success_blocking(call.candidate)) is not None:
-                request.skip(call.candidate, f"{success.candidate.label} has succeeded already.")
+            # A success, though empty, may have had an effect, which must not happen twice.
+            may_follow = call.candidate.effects.repeatable
+            successes = [each for each in request.ended_calls if each.result.is_success]
+            blocking = [each for each in successes if not (may_follow and each.candidate.effects.read_only)]
+            if blocking:
+                request.skip(call.candidate, f"{blocking[0].candidate.label} has succeeded already.")
                 continue
             result = await self._call_candidate(request, call)
             if result.is_answer:
@@ -325,7 +326,7 @@ class ToolHub:
                 for other in calls[position + 1 :]:
                     request.skip(other.candidate, f"{result.candidate.label} {reason}")
                 return request.finish(result.result, result.candidate)
-        success = request.first_success
+        success = next((each for each in request.ended_calls if each.result.is_success), None)
         return request.failed_result() if success is None else self._finish_with_success(request, success)
 
     # Parts of the steps
@@ -378,9 +379,9 @@ class ToolHub:
 
 def _find_reason_to_stop(result: CandidateCall) -> str | None:
     """Return why the next candidate must not be called after this failure; None when it may be called."""
-    if result.may_have_taken_effect:
+    if result.result.may_have_taken_effect(result.candidate.effects):
         return "failed, but may already have taken effect."
-    if result.has_edited_arguments:
+    if result.result.metadata.get("arguments_edited"):
         return "was called with arguments that a person has changed."  # the others would get the original ones
     if result.result.metadata.get("refused"):
         return "was refused by a person."  # the person refused the effect, whichever tool would cause it

@@ -13,9 +13,7 @@ from ferrule.core.aio import TaskScope, finish_despite_cancellation
 from ferrule.core.call import ToolExecutionResult
 from ferrule.engine import ToolEngine
 from ferrule.errors import StoreError
-from ferrule.hub.candidates import CandidateKey, ToolCandidate
-from ferrule.hub.results import CandidateCall
-from ferrule.store import ToolCallRecord
+from ferrule.hub.candidates import CandidateCall, CandidateKey, ToolCandidate
 
 CallCandidate: TypeAlias = Callable[[CandidateCall], Coroutine[Any, Any, CandidateCall]]
 """Makes a call, and returns it with its result."""
@@ -91,38 +89,40 @@ class LatencyTracker:
         if candidate.key in self._loaded:
             return
         self._loaded.add(candidate.key)
-        records = await self._read_records(candidate)
+        query = self._engine.query_call_records(
+            tool_name=candidate.name, action=candidate.capability.name, status="success", limit=MAX_RECORDS_READ
+        )
+        try:  # to its end, or else its thread could outlive the race, and even the store
+            records = await finish_despite_cancellation(query)
+        except StoreError as error:
+            logger.warning("candidate=<%s> | its records cannot be read: %s", candidate.label, error)
+            return
         times = [r.execution_time for r in records if r.source == candidate.source and r.execution_time > 0]
         if times:
             observed = self._times.get(candidate.key, ())
             self._times[candidate.key] = deque((*reversed(times), *observed), maxlen=MAX_LATENCIES)
 
-    async def _read_records(self, candidate: ToolCandidate) -> Sequence[ToolCallRecord]:
-        query = self._engine.query_call_records(
-            tool_name=candidate.name, action=candidate.capability.name, status="success", limit=MAX_RECORDS_READ
-        )
-        try:
-            return await finish_despite_cancellation(
-                query
-            )  # else its thread could outlive the race, and even the store
-        except StoreError as error:
-            logger.warning("candidate=<%s> | its records cannot be read: %s", candidate.label, error)
-            return ()
 
-
-async def race_staggered(
-    calls: Sequence[CandidateCall], call: CallCandidate, latencies: LatencyTracker, budget: ExtraCallBudget
+async def race(
+    calls: Sequence[CandidateCall],
+    call: CallCandidate,
+    latencies: LatencyTracker,
+    budget: ExtraCallBudget,
+    *,
+    together: bool,
 ) -> CandidateCall | None:
     """Return the first result that ends the job, or None. All other calls have ended by then.
 
-    The next candidate starts when one has failed, or, as far as the budget goes, when the first takes longer than it
-    usually does.
+    All start `together`, or the next candidate starts when one has failed or, as far as the budget goes, when the first
+    takes longer than it usually does.
     """
-    budget.add_allowance()
     waiting = deque(calls)
     async with TaskScope() as tasks:
-        racers = [tasks.start(call(waiting.popleft()))]
-        pause: asyncio.Task[None] | None = tasks.start(latencies.wait_usual_time(calls[0].candidate))
+        racers = [tasks.start(call(waiting.popleft())) for _ in range(len(calls) if together else 1)]
+        pause: asyncio.Task[None] | None = None
+        if not together:
+            budget.add_allowance()
+            pause = tasks.start(latencies.wait_usual_time(calls[0].candidate))
         while racers:
             await asyncio.wait([*racers, pause] if pause else racers, return_when=asyncio.FIRST_COMPLETED)
             ended = [racer for racer in racers if racer.done()]
@@ -136,18 +136,6 @@ async def race_staggered(
                 if waiting and budget.try_use():
                     racers.append(tasks.start(call(waiting.popleft())))
                     pause = tasks.start(latencies.wait_usual_time(calls[0].candidate))
-    return None
-
-
-async def race_concurrently(calls: Sequence[CandidateCall], call: CallCandidate) -> CandidateCall | None:
-    """Start all calls; return the first result that ends the job, or None. All other calls have ended by then."""
-    async with TaskScope() as tasks:
-        racers = {tasks.start(call(each)) for each in calls}
-        while racers:
-            ended, racers = await asyncio.wait(racers, return_when=asyncio.FIRST_COMPLETED)
-            for racer in ended:
-                if racer.result().is_final:
-                    return racer.result()
     return None
 
 

@@ -17,8 +17,7 @@ from ferrule.core.content import as_text
 from ferrule.core.messages import user_message
 from ferrule.core.model import Model, ModelRequest
 from ferrule.engine.output_limit import cut_text
-from ferrule.hub.candidates import ToolCandidate
-from ferrule.hub.results import CandidateCall, HubRequest
+from ferrule.hub.candidates import CandidateCall, HubRequest, ToolCandidate
 
 logger = logging.getLogger("ferrule.hub")
 
@@ -172,20 +171,17 @@ async def _ask_model(model: Model | Synthesizer, prompt: str, timeout: float) ->
 
 
 def _build_prompt(request: HubRequest, answers: Sequence[CandidateCall]) -> str:
-    arguments = _shown_arguments(request, answers)
+    """Return what was asked, without secrets, and the answers."""
+    secret = frozenset[str]().union(*(answer.candidate.capability.secret_names for answer in answers))
+    if isinstance(request.params, str):  # it belongs to the only parameter of each tool
+        arguments = "" if secret else request.params
+    else:
+        arguments = as_text({name: value for name, value in request.params.items() if name not in secret})
     lengths = [_max_answer_length(answer, len(answers)) for answer in answers]
     return SYNTHESIS_PROMPT.format(
         request=f"{request.name} {cut_characters(arguments, MAX_REQUEST_CHARACTERS)}",
         answers=_join_answers(answers, lengths, line_prefix="> "),
     )
-
-
-def _shown_arguments(request: HubRequest, answers: Sequence[CandidateCall]) -> str:
-    """Return what was asked, without secrets. A text alone belongs to the only parameter of each tool."""
-    secret = frozenset[str]().union(*(answer.candidate.capability.secret_names for answer in answers))
-    if isinstance(request.params, str):
-        return "" if secret else request.params
-    return as_text({name: value for name, value in request.params.items() if name not in secret})
 
 
 def _max_answer_length(answer: CandidateCall, count: int) -> int:
@@ -197,14 +193,12 @@ def _max_answer_length(answer: CandidateCall, count: int) -> int:
 
 def _join_answers(answers: Sequence[CandidateCall], lengths: Sequence[int], line_prefix: str = "") -> str:
     """Write each answer below its candidate. With a prefix, no line of an answer can pass for a heading or the end."""
-    return "\n\n".join(
-        f"[{answer.candidate.label}]\n{_prefix_lines(line_prefix, cut_characters(answer.result.text, limit))}"
-        for answer, limit in zip(answers, lengths, strict=True)
-    )
-
-
-def _prefix_lines(prefix: str, text: str) -> str:
-    return "\n".join(f"{prefix}{line}" for line in text.splitlines()) if prefix else text
+    parts = []
+    for answer, limit in zip(answers, lengths, strict=True):
+        text = cut_characters(answer.result.text, limit)
+        lines = text.splitlines() if line_prefix else [text]
+        parts.append("\n".join([f"[{answer.candidate.label}]", *(f"{line_prefix}{line}" for line in lines)]))
+    return "\n\n".join(parts)
 
 
 # ---- lists of pages, merged without a model: each page once, the best of each list first

@@ -77,6 +77,8 @@ class DirectorySource:
                 unreadable = LoadError(f"the folder cannot be read: {error.strerror or error}", path=self.directory)
                 return replace(report, errors=(*report.errors, unreadable))
             loaded = [(path, self._load_file(path)) for path in files]
+            # A class below the folder, such as `browser/navigator.py`, may be one that a spec names as its module.
+            loaded = [(p, each if p.parent == self.directory else replace(each, unused=())) for p, each in loaded]
             self._last_valid = {path: self._last_valid[path] for path in files if path in self._last_valid}
             return combine_into_report(loaded)
 

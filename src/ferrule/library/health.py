@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any, Final
 
 from ferrule.core.spec import Tool
@@ -25,10 +24,15 @@ async def check_health(engine: ToolEngine, tool_id: str) -> dict[str, Any]:
     callable_now = [
         t for t in candidates if t.spec.enabled and circuits[t.source] != "open" and answers[t.source] is True
     ]
+    reason = None
+    if not callable_now:
+        reasons = [answer for answer in answers.values() if isinstance(answer, str)]
+        reason = "its circuit is open: it could not be reached several times in a row"
+        reason = next(iter(reasons), reason) if answers else f"there is no tool {tool_id!r}"
     return {
         "tool_id": tool_id,
         "status": "unknown" if not candidates else "healthy" if callable_now else "unavailable",
-        "reason": None if callable_now else _explain_unavailable(tool_id, answers),
+        "reason": reason,
         "enabled": any(tool.spec.enabled for tool in candidates),
         "circuit": circuits,
         "answers": answers,
@@ -53,11 +57,3 @@ async def _check_reachable(engine: ToolEngine, tool: Tool) -> bool | str:
     except CallError as error:
         return str(error)
     return True
-
-
-def _explain_unavailable(tool_id: str, answers: Mapping[str, bool | str]) -> str:
-    """Return why a tool cannot be called."""
-    if not answers:
-        return f"there is no tool {tool_id!r}"
-    reasons = [reason for reason in answers.values() if isinstance(reason, str)]
-    return reasons[0] if reasons else "its circuit is open: it could not be reached several times in a row"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
@@ -247,9 +247,7 @@ class UnifiedToolLibrary:
             return RegistrationResult(success=False, tool_id=spec.tool_id, error=str(error))
         return RegistrationResult(success=True, tool_id=spec.tool_id)
 
-    # Finding
-
-    # Every method lists what its `principal` may call; by default this is the local user.
+    # Finding: every method lists what its `principal` may call; by default this is the local user
 
     async def get_all_tools(self, *, principal: Principal = LOCAL_USER) -> list[ToolSpec]:
         """Return the tools that can be called."""
@@ -316,9 +314,7 @@ class UnifiedToolLibrary:
             raise SetupError("Categories are not managed yet. Call await library.enable_category_management() first.")
         return self._categories
 
-    # Describing
-
-    # In the language of the library unless another one is given.
+    # Describing: in the language of the library unless another one is given
 
     async def get_tool_description_for_agent(
         self, tool_id: str, *, principal: Principal = LOCAL_USER, language: str | None = None
@@ -496,20 +492,16 @@ class UnifiedToolLibrary:
             context.memory = await self.create_run_memory(context)
             for attempt in context.failed_attempts:
                 self.add_failure(context.memory, attempt)
-            for attempt in self._expand_learned_patterns(context):
-                self.add_failure(context.memory, attempt, is_new=False)
+            for tool_id, patterns in context.learned_patterns.items():  # each selector of these found nothing
+                tool = self.engine.registry.get(tool_id)
+                for capability in tool.spec.capabilities if tool is not None and isinstance(patterns, dict) else ():
+                    properties = properties_of(resolve_schema(capability.schema, capability.schema))
+                    locators = [name for name in LOCATORS if name in properties]
+                    for name, value in product(locators, patterns.get("failed_selectors") or ()):
+                        attempt = {"tool_id": tool_id, "action": capability.name, "parameters": {name: value}}
+                        attempt["error"] = f"{name} {value!r} not found"
+                        self.add_failure(context.memory, attempt, is_new=False)
         return context.memory
-
-    def _expand_learned_patterns(self, context: ExecutionContext) -> Iterator[dict[str, Any]]:
-        """Yield the failed calls that `learned_patterns` stands for: one for each selector that found nothing."""
-        for tool_id, patterns in context.learned_patterns.items():
-            tool = self.engine.registry.get(tool_id)
-            for capability in tool.spec.capabilities if tool is not None and isinstance(patterns, dict) else ():
-                properties = properties_of(resolve_schema(capability.schema, capability.schema))
-                locators = [name for name in LOCATORS if name in properties]
-                for name, value in product(locators, patterns.get("failed_selectors") or ()):
-                    error = f"{name} {value!r} not found"
-                    yield {"tool_id": tool_id, "action": capability.name, "parameters": {name: value}, "error": error}
 
     def add_failure(self, memory: RunMemory, attempt: Mapping[str, Any], *, is_new: bool = True) -> None:
         """Let a memory know of a failed call, as `ExecutionContext.failed_attempts` describes it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import asdict
 from typing import Any, TypeAlias
 from uuid import uuid4
 
@@ -91,18 +92,8 @@ class ToolSubAgent:
 
     def get_execution_summary(self) -> dict[str, Any]:
         """Return everything this agent called, with details."""
-        summary = self._summarize_calls()
-        return {
-            "agent_id": self.agent_id,
-            "parent_agent_id": self.parent_agent_id,
-            "conversation_id": self.conversation_id,
-            "total_calls": summary.total_calls,
-            "successful_calls": summary.successful_calls,
-            "failed_calls": summary.failed_calls,
-            "success_rate": summary.success_rate,
-            "tool_usage": summary.tool_usage,
-            "call_details": copy_json(self.call_details),
-        }
+        agents = {"agent_id": self.agent_id, "parent_agent_id": self.parent_agent_id}
+        return {**agents, **asdict(self._summarize_calls()), "call_details": copy_json(self.call_details)}
 
     def get_brief_summary(self) -> dict[str, Any]:
         """Return an overview: how many calls, of which tools, and whether any failed."""

@@ -275,30 +275,28 @@ class SharedRuns(Generic[T]):
     """The runs in progress, by question and by conversation."""
 
     def __init__(self) -> None:
-        self._runs: dict[str, dict[str, SharedRun[T]]] = {}
+        self._runs: dict[tuple[str, str], SharedRun[T]] = {}
 
     def find(self, key: str, conversation_id: str) -> SharedRun[T] | None:
         """Return the run for this question in this conversation."""
-        run = self._runs.get(key, {}).get(conversation_id)
+        run = self._runs.get((key, conversation_id))
         return None if run is None or run.is_over else run
 
     def find_any(self, key: str) -> SharedRun[T] | None:
         """Return a run for this question in any conversation."""
-        return next((run for run in self._runs.get(key, {}).values() if not run.is_over), None)
+        return next((run for (own, _), run in self._runs.items() if own == key and not run.is_over), None)
 
     def start(self, key: str, conversation_id: str, work: Callable[[EventListener], Awaitable[T]]) -> SharedRun[T]:
-        run = self._runs.setdefault(key, {})[conversation_id] = SharedRun(work)
-        run.on_end(lambda: self._remove(key, conversation_id, run))
+        run = self._runs[key, conversation_id] = SharedRun(work)
+
+        def remove() -> None:
+            if self._runs.get((key, conversation_id)) is run:  # otherwise a newer run has replaced it
+                del self._runs[key, conversation_id]
+
+        run.on_end(remove)
         return run
 
     async def aclose(self) -> None:
         """Cancel all runs."""
-        for run in [run for runs in self._runs.values() for run in runs.values()]:
+        for run in list(self._runs.values()):
             await run.cancel()
-
-    def _remove(self, key: str, conversation_id: str, run: SharedRun[T]) -> None:
-        runs = self._runs.get(key, {})
-        if runs.get(conversation_id) is run:  # otherwise a newer run has replaced it
-            del runs[conversation_id]
-        if not runs:
-            self._runs.pop(key, None)

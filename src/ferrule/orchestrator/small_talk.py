@@ -14,7 +14,7 @@ from ferrule.agent.control_tools import HISTORY_TOOL
 from ferrule.core.patterns import lazy_pattern
 from ferrule.core.spec import Tool, ToolSpec
 from ferrule.memory.conversation import Turn
-from ferrule.texts.fixed_replies import EXAMPLE_QUESTIONS, SMALL_TALK
+from ferrule.texts.fixed_replies import CHINESE_ABILITIES, EXAMPLE_QUESTIONS, SMALL_TALK
 from ferrule.texts.shorten import first_sentence, shorten
 
 # Analyzing a question without a model: its normal form, and whether its answer depends on time or on earlier turns. A
@@ -278,6 +278,7 @@ _MAX_QUESTIONS: Final = 20
 _MAX_DESCRIPTION: Final = 100
 
 _NO_SUBJECT: Final = frozenset({"custom", "general", ""})
+_CHINESE_SENTENCE = lazy_pattern(r"[^\s.。][^.。\n]*[\u4e00-\u9fff][^。\n]*。")
 
 
 def reply_to_small_talk(kind: SmallTalk, tools: Iterable[Tool], turns: Sequence[Turn], language: str) -> str:
@@ -309,9 +310,13 @@ def reply_about_tools(tools: Iterable[Tool], language: str) -> str:
     ordered = sorted(groups.items(), key=lambda group: (group[0] == texts["other"], group[0]))
     lines = [texts["can"].format(n=len(specs))]
     if len(specs) <= MAX_DESCRIBED_TOOLS:
-        lines += [f"- {spec.name}: {_short_description(spec)}".rstrip(": ") for _, group in ordered for spec in group]
+        described = ((spec.name, _short_description(spec, language)) for _, group in ordered for spec in group)
+        lines += [f"- {name}: {description}".rstrip(": ") for name, description in described]
     else:
-        lines += [_list_group_names(subject, group, texts) for subject, group in ordered]
+        for subject, group in ordered:
+            names = texts["comma"].join(spec.name for spec in group[:MAX_NAMED_TOOLS])
+            more = f" {texts['more'].format(n=len(group) - MAX_NAMED_TOOLS)}" if len(group) > MAX_NAMED_TOOLS else ""
+            lines.append(f"- {subject}: {names}{more}")
     examples = [EXAMPLE_QUESTIONS[language][spec.tool_id] for spec in specs if spec.tool_id in EXAMPLE_QUESTIONS["en"]]
     return "\n".join([*lines, *([texts["example"] + texts["comma"].join(examples)] if examples else [])])
 
@@ -334,15 +339,14 @@ def _list_specs(tools: Iterable[Tool]) -> list[ToolSpec]:
     return [tool.spec for tool in tools if tool.id != HISTORY_TOOL and "control" not in tool.spec.tags]
 
 
-def _short_description(spec: ToolSpec) -> str:
-    """Return the first sentence, or as much of it as fits, up to a comma."""
+def _short_description(spec: ToolSpec, language: str) -> str:
+    """Return the first sentence in the language if there is one, or as much of it as fits, up to a comma."""
     only = spec.capability()
-    text = first_sentence(spec.description or (only.description if only is not None else ""))
+    text = spec.description or (only.description if only is not None else "")
+    if language == "zh" and (chinese := _CHINESE_SENTENCE.search(text)) is not None:
+        return shorten(chinese.group(), _MAX_DESCRIPTION)
+    if language == "zh" and spec.tool_id in CHINESE_ABILITIES:
+        return CHINESE_ABILITIES[spec.tool_id]
+    text = first_sentence(text)
     beginning = text[:_MAX_DESCRIPTION].rpartition(",")[0] if len(text) > _MAX_DESCRIPTION else ""
     return f"{beginning}." if beginning else shorten(text, _MAX_DESCRIPTION)
-
-
-def _list_group_names(subject: str, specs: Sequence[ToolSpec], texts: dict[str, str]) -> str:
-    names = texts["comma"].join(spec.name for spec in specs[:MAX_NAMED_TOOLS])
-    more = f" {texts['more'].format(n=len(specs) - MAX_NAMED_TOOLS)}" if len(specs) > MAX_NAMED_TOOLS else ""
-    return f"- {subject}: {names}{more}"

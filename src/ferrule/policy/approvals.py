@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from hashlib import scrypt, sha256
 from itertools import zip_longest
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeAlias
 from uuid import uuid4
 
 from ferrule.core.permission import Principal
@@ -24,8 +24,6 @@ from ferrule.store import ToolCallRecord, ToolKnowledgeStore
 from ferrule.store import approvals as table
 from ferrule.store.encoding import parse_stored_json
 from ferrule.store.escapes import escape_text, unescape_text
-
-T = TypeVar("T")
 
 ApprovalState: TypeAlias = Literal["pending", "approved", "refused", "used", "expired"]
 DEFAULT_EXPIRY: Final = 7 * 86_400.0
@@ -180,23 +178,20 @@ def check_person(person: Person | None) -> Person | None:
     raise SetupError(f"person must have a method approve(request) or answer(question): {person!r} has neither.")
 
 
-async def ask_for_approval(person: Person, request: ApprovalRequest) -> Approval | None:
-    reply: object = await _await_reply(person.approve(request)) if hasattr(person, "approve") else None
-    if reply is None or isinstance(reply, Approval):
-        return reply
-    if isinstance(reply, bool):
+async def ask_person(person: Person, request: ApprovalRequest | Question) -> Approval | str | None:
+    """Return what a person replies to a request; None without a reply, or a method for it."""
+    method = getattr(person, "answer" if isinstance(request, Question) else "approve", None)
+    reply: Any = None if method is None else method(request)
+    if inspect.isawaitable(reply):
+        reply = await reply
+    if isinstance(request, ApprovalRequest) and isinstance(reply, bool):
         return Approval(allowed=reply)
-    raise SetupError(
-        f"person.approve returned {reply!r}. Return True, False, an Approval, or None to let the run wait."
-    )
-
-
-async def ask_for_answer(person: Person, question: Question) -> str | None:
-    return await _await_reply(person.answer(question)) if hasattr(person, "answer") else None
-
-
-async def _await_reply(reply: Awaitable[T] | T) -> T:
-    return await reply if inspect.isawaitable(reply) else reply
+    if isinstance(request, ApprovalRequest) and not isinstance(reply, (Approval, type(None))):
+        raise SetupError(
+            f"person.approve returned {reply!r}. Return True, False, an Approval, or None to let the run wait."
+        )
+    decided: Approval | str | None = reply
+    return decided
 
 
 class Approvals:
@@ -292,7 +287,7 @@ class Approvals:
         values: dict[str, Any] = {
             "state": "approved" if approval.allowed else "refused",
             "decided_at": self._clock(),
-            "decided_by": escape_text(by or _user_name()),
+            "decided_by": escape_text(by or os.environ.get("USER") or os.environ.get("USERNAME") or "local"),
             "decision_reason": escape_text(shorten_text(approval.reason)),
             "edited_arguments": None if edits is None else json.dumps(edits),
         }
@@ -448,7 +443,3 @@ def explain_state(request: ApprovalRequest) -> str:
 def shorten_text(text: str) -> str:
     """Cut a reason that is longer than a page."""
     return text if len(text) <= MAX_REASON_LENGTH else f"{text[:MAX_REASON_LENGTH]} … [{len(text):,} characters]"
-
-
-def _user_name() -> str:
-    return os.environ.get("USER") or os.environ.get("USERNAME") or "local"

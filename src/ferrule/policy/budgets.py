@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, get_args
 from weakref import WeakValueDictionary
 
 from ferrule.core.messages import Usage
@@ -131,14 +131,6 @@ class RunCosts:
         costs = [cost for cost in (self.models, self.tools) if cost is not None]
         return sum(costs) if costs else None
 
-    def add_reply(self, cost: float | None) -> None:
-        if cost is not None:
-            self.models = (self.models or 0.0) + cost
-
-    def add_call(self, cost: float | None) -> None:
-        if cost is not None:
-            self.tools = (self.tools or 0.0) + cost
-
     def to_dict(self) -> dict[str, float | None]:
         return {"models": self.models, "tools": self.tools}
 
@@ -194,7 +186,7 @@ class CostControl:
     def record_call(self, payer: Payer, cost: float) -> None:
         """Add the cost of a call to those of its run."""
         if (costs := self._costs_of_runs.get(payer.run_id)) is not None:
-            costs.add_call(cost)
+            costs.tools = (costs.tools or 0.0) + cost
 
     async def correct(self, payment: Payment, cost: float) -> None:
         """Say what something really cost."""
@@ -239,8 +231,8 @@ class CostControl:
         """
         price = self.find_model_price(model)
         cost = None if price is None else price.cost_of(usage)
-        if (costs := self._costs_of_runs.get(payer.run_id)) is not None:
-            costs.add_reply(cost)
+        if cost is not None and (costs := self._costs_of_runs.get(payer.run_id)) is not None:
+            costs.models = (costs.models or 0.0) + cost
         if usage.total_tokens or cost:
             now = self._clock()
             record = ModelReplyRecord(
@@ -267,7 +259,7 @@ class CostControl:
         return await self._approvals.request(
             self._make_binding(payer, charge),
             call_id=extension_call_id(charge),
-            arguments=self._describe_extension(charge),
+            arguments={"amount": self.budgets[charge.budget].amount, "charge": asdict(charge)},
             reason=self.budgets[charge.budget].explain(charge),
         )
 
@@ -283,12 +275,12 @@ class CostControl:
         if current.state == "pending":
             raise LookupError(request.approval_id)
         if current.state == "refused":
-            return f"{request.reason} A person refused more. {current.decision_reason}".strip()
+            return f"{current.reason} A person refused more. {current.decision_reason}".strip()
         charge = Charge(**request.arguments["charge"])
         binding = asdict(self._make_binding(payer, charge))
         if current.state == "approved":
-            amount = float(request.arguments["amount"])
-            await self._store.query(extend_budget, request.approval_id, binding, charge, amount)
+            amount, now = float(request.arguments["amount"]), self._clock()
+            await self._store.query(extend_budget, request.approval_id, binding, charge, amount, now)
         return None
 
     async def list_spending(self) -> list[BudgetState]:
@@ -305,9 +297,6 @@ class CostControl:
             fingerprint="",
             digest=digest_of_arguments(json.loads(json.dumps(asdict(charge)))),
         )
-
-    def _describe_extension(self, charge: Charge) -> dict[str, Any]:
-        return {"amount": self.budgets[charge.budget].amount, "charge": asdict(charge)}
 
     async def _take(self, payer: Payer, amount: float, *, is_approved: bool = False) -> Payment | tuple[Budget, Charge]:
         now = self._clock()

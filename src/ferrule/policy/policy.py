@@ -12,7 +12,7 @@ from ferrule.catalog.registry import RegistrySnapshot
 from ferrule.core.content import as_text
 from ferrule.core.names import ACTION_SEPARATOR, did_you_mean, model_name
 from ferrule.core.permission import CallPolicy, Decision, Principal, Verdict, matches_any
-from ferrule.core.spec import Effects, Tool, ToolCapability, ToolSpec
+from ferrule.core.spec import Tool, ToolCapability, ToolSpec
 from ferrule.errors import SetupError, ToolNotFound, error_text
 from ferrule.policy.provenance import ProvenanceRules, UntrustedArguments
 
@@ -62,7 +62,10 @@ class Rule:
         if self.effect and self.effect not in _EFFECTS:
             raise SetupError(f"There is no effect {self.effect!r}; write one of: {', '.join(_EFFECTS)}.")
         for name, condition in self.arguments.items():
-            if isinstance(condition, Mapping) and not _is_comparison(condition):
+            if not isinstance(condition, Mapping):
+                continue
+            numbers = [v for v in condition.values() if isinstance(v, (int, float)) and not isinstance(v, bool)]
+            if not condition or len(numbers) < len(condition) or not condition.keys() <= {*_COMPARISONS}:
                 raise SetupError(
                     f"The condition of {name!r} must be a value, a list of values, or a number to compare with: "
                     f'{{"more_than": 100}} or {{"less_than": 100}}, not {condition!r}.'
@@ -80,11 +83,12 @@ class Rule:
 
     def covers(self, tool: Tool, capability: ToolCapability) -> bool:
         """Return whether the conditions on the tool hold."""
-        return (
-            (self.tool == "*" or self._names(tool, capability))
-            and (not self.tag or self.tag in tool.spec.tags)
-            and (not self.effect or _has_effect(tool.spec.effects_of(capability), self.effect))
-        )
+        if self.tag and self.tag not in tool.spec.tags:
+            return False
+        effects, is_changing_rule = tool.spec.effects_of(capability), self.effect == "changing"
+        if self.effect and (effects.read_only if is_changing_rule else not getattr(effects, self.effect)):
+            return False
+        return self.tool == "*" or self._names(tool, capability)
 
     def accepts(self, arguments: Mapping[str, Any]) -> bool:
         """Return whether the conditions on arguments and their origin hold.
@@ -181,19 +185,14 @@ class Policy:
 
 def find_rules_without_tools(policy: CallPolicy, tools: Iterable[Tool]) -> list[str]:
     """Return a sentence about each rule that matches no tool: most likely its name is misspelled."""
-    candidates = tuple(tools)
-    return [
-        f"Rule {number} of the policy matches no known tool ({rule})."
-        for number, rule in enumerate(policy.rules if isinstance(policy, Policy) else (), 1)
-        if not any(_may_cover(rule, tool) for tool in candidates)
-    ]
-
-
-def _may_cover(rule: Rule, tool: Tool) -> bool:
-    if any(rule.covers(tool, capability) for capability in tool.spec.capabilities):
-        return True
-    is_unlisted = tool.spec.metadata.get("listed") is False  # an MCP server whose actions are not known yet
-    return is_unlisted and rule.tool.startswith((tool.id, "*", "?", "["))
+    candidates, sentences = tuple(tools), []
+    # MCP servers whose actions are not known yet
+    unlisted = [tool.id for tool in candidates if tool.spec.metadata.get("listed") is False]
+    for number, rule in enumerate(policy.rules if isinstance(policy, Policy) else (), 1):
+        may_match = any(rule.tool.startswith((tool_id, "*", "?", "[")) for tool_id in unlisted)
+        if not may_match and not any(rule.covers(tool, c) for tool in candidates for c in tool.spec.capabilities):
+            sentences.append(f"Rule {number} of the policy matches no known tool ({rule}).")
+    return sentences
 
 
 def _explain(verdict: Verdict, tool: Tool, capability: ToolCapability) -> str:
@@ -201,19 +200,10 @@ def _explain(verdict: Verdict, tool: Tool, capability: ToolCapability) -> str:
     return {"allow": "", "ask": f"{name} needs your approval.", "deny": f"The policy does not allow {name!r}."}[verdict]
 
 
-def _is_comparison(condition: Mapping[str, Any]) -> bool:
-    numbers = [value for value in condition.values() if isinstance(value, (int, float)) and not isinstance(value, bool)]
-    return bool(condition) and condition.keys() <= {*_COMPARISONS} and len(numbers) == len(condition)
-
-
 def check_policy(policy: CallPolicy | None) -> None:
     """SetupError for something that cannot decide about calls."""
     if policy is not None and (isinstance(policy, type) or not callable(getattr(policy, "decide", None))):
         raise SetupError(f"A policy is a Policy(…), or an object with the method `decide`, not {policy!r}.")
-
-
-def _has_effect(effects: Effects, name: str) -> bool:
-    return not effects.read_only if name == "changing" else bool(getattr(effects, name))
 
 
 def matches_principal(principal: Principal, pattern: str) -> bool:

@@ -27,6 +27,7 @@ from ferrule.policy.trusted_texts import EMAIL, LETTER, LINK, SHORT_NUMBER, Trus
 
 _OPAQUE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:#-]{0,99}")
 _PLAIN_SEGMENT: Final = re.compile(r"[^\W\d_]{0,24}(?:[-_.()][^\W\d_]{0,24}){0,8}")
+_PLAIN_NUMBER: Final = re.compile(r"[\d\s.,:/+%TZ-]+")
 _ID_WORDS: Final = frozenset("code guid id identifier key no number ref uuid 编号 标识 号码".split())
 _MEMBERS: Final = frozenset(
     "assignee author channel creator from group handle login member name owner room team user "
@@ -258,7 +259,8 @@ class RunOrigins:
             or _is_reading_request(tool, arguments)
             or (_is_browser(tool) and has_url)  # it opens a page
         )
-        if is_reading and not has_url and _are_plain(arguments):
+        has_fields = any(isinstance(value, (dict, list)) for value in arguments.values())  # which may be URLs
+        if is_reading and not has_fields and not has_url:
             return None
         values = list(_find_values(arguments, roles))
         if is_reading:
@@ -381,7 +383,8 @@ class RunOrigins:
                 is_name = "@" not in text and sum(map(str.isdigit, text)) < SHORT_NUMBER
                 if is_name and self._is_known_id(text, toolset, _MEMBERS):
                     return True
-                return all(map(self._trusted.has_address, _split_addresses(text)))
+                parts = filter(str.strip, re.split(r"[,;，；\n]", text)) if "@" in text else [text]
+                return all(map(self._trusted.has_address, parts))
             case "url":
                 return self._trusted.has_url(text)
             case "path":
@@ -521,17 +524,8 @@ def _find_names(values: Sequence[_Value]) -> list[_Value]:
     return [
         replace(value, role=named)
         for value in values
-        if len(value.text) <= _MAX_SETTING and "\n" not in value.text and not _is_plain_number(value.text)
+        if len(value.text) <= _MAX_SETTING and "\n" not in value.text and not _PLAIN_NUMBER.fullmatch(value.text)
     ]
-
-
-def _are_plain(arguments: Mapping[str, Any]) -> bool:
-    """Return whether no argument has fields of its own, which may be URLs."""
-    return not any(isinstance(value, (dict, list)) for value in arguments.values())
-
-
-def _is_plain_number(text: str) -> bool:
-    return re.fullmatch(r"[\d\s.,:/+%TZ-]+", text) is not None
 
 
 def _is_reading_request(tool: Tool, arguments: Mapping[str, Any]) -> bool:
@@ -564,7 +558,3 @@ def _has_text(value: Any) -> bool:
     if isinstance(value, dict):
         return any(_has_text(inner) or not str(key).isidentifier() for key, inner in value.items())
     return isinstance(value, (list, tuple)) and any(map(_has_text, value))
-
-
-def _split_addresses(text: str) -> list[str]:
-    return [part.strip() for part in re.split(r"[,;，；\n]", text) if part.strip()] if "@" in text else [text]

@@ -17,7 +17,7 @@ from ferrule.agent.answer import AgentState, CallEnded, CallStarted, TextPiece, 
 from ferrule.core.content import encode_json
 from ferrule.core.messages import Message, text_of_message
 from ferrule.errors import FerruleError
-from ferrule.orchestrator.strategy_runner import StrategyChosen
+from ferrule.orchestrator.orchestrator import StrategyChosen
 from ferrule.server.asgi import encode_event, event_stream, stream_of_task
 from ferrule.server.authentication import Client
 from ferrule.server.problems import Problem, json_response, problem_of_error

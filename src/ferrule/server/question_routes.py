@@ -22,7 +22,7 @@ from ferrule.core.permission import effect_tier
 from ferrule.errors import FerruleError, SetupError, ToolNotFound
 from ferrule.memory.conversation import CONVERSATION_PREFIX, ConversationMemory, Turn
 from ferrule.memory.failure_history import FailureHistory
-from ferrule.orchestrator.strategy_runner import StrategyChosen
+from ferrule.orchestrator.orchestrator import StrategyChosen
 from ferrule.policy.approvals import Approval, ApprovalRequest, ApprovalState
 from ferrule.server.asgi import encode_event, event_stream, stream_of_task
 from ferrule.server.authentication import Client

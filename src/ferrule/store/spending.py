@@ -139,12 +139,13 @@ def correct_spending(database: StoreDatabase, charges: Sequence[Charge], differe
 
 
 def extend_budget(
-    database: StoreDatabase, approval_id: str, binding: Mapping[str, str], charge: Charge, amount: float
+    database: StoreDatabase, approval_id: str, binding: Mapping[str, str], charge: Charge, amount: float, now: float
 ) -> bool:
-    """Use an approval to extend a budget, both or neither; False if it was used before or is for something else."""
-    approvals, table, now = get_table("approvals"), get_table("budget_spending"), time.time()
+    """Use an approval to extend a budget, both or neither; False if it cannot be used, or not for this."""
+    approvals, table = get_table("approvals"), get_table("budget_spending")
     conditions = [approvals.c[name] == binding[name] for name in BINDING_COLUMNS]
     conditions += [approvals.c.state == "approved", approvals.c.approval_id == approval_id]
+    conditions.append(approvals.c.expires_at > now)
     used = {"state": "used", "used_by": f"budget:{charge.budget}"[:200], "used_at": now}
     with database.write() as connection:
         if connection.execute(approvals.update().where(*conditions).values(used)).rowcount != 1:

@@ -62,7 +62,25 @@ _CHINESE: Final[tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]] = 
         r"工具 \1 在 \2 秒内没有完成，也无法停止，因为它的代码阻塞了事件循环 \3 秒，已运行到结束，其效果已经产生。"
         r"请把它写成 `def`（在可以终止的工作进程中运行），或对耗时的部分使用 await。",
     ),
+    # Reasons of approvals
+    (r"A DELETE request may destroy something that cannot be restored\.", "DELETE 请求可能造成无法恢复的破坏。"),
     (r"(\S+) may destroy something that cannot be restored\.", r"\1 可能造成无法恢复的破坏。"),
+    (r"(\S+) needs your approval\.", r"\1 需要您的批准。"),
+    (r"(\S+) has changed since you accepted it:", r"\1 在您接受之后有变化："),
+    (
+        r"(\S+) would use ('[^\n]*'|\"[^\n]*\") as (\S+), which the user has not named \(([^\n]*); \[policy\] "
+        r"untrusted_targets decides about such calls\)\.",
+        r"\1 要把 \2 用作 \3，而用户没有提到它（\4；这类调用由 [policy] untrusted_targets 决定）。",
+    ),
+    (r"in no text of the run: the model wrote it(?=；)", "运行中没有这段文字，是模型写的"),
+    (r"from the result of (\S+) in step (\d+)(?=；)", r"来自第 \2 步 \1 的结果"),
+    (r"from the page (\S+), read by (\S+) in step (\d+)(?=；)", r"来自网页 \1（第 \3 步由 \2 读取）"),
+    (r"from the conversation before(?=；)", "来自此前的对话"),
+    (
+        r"The budget ('[^'\n]+') of ([\d.e+-]+)(?: of the [^\n]*?)?(?: for (\d{4}[\dT-]*))? does not pay for more\.",
+        lambda m: f"预算 {m[1]}（{m[2]}{f'，{m[3]}' if m[3] else ''}）已经用完。",
+    ),
+    (r" ?A call of (\S+) costs ([\d.e+-]+)\.", r"调用一次 \1 的费用是 \2。"),
     (r"The policy does not allow ('[^'\n]+')\.", r"策略不允许 \1。"),
     (r"There is no tool ('[^'\n]+')(?: here)?\.(?: List the tools to see which exist\.)?", r"没有工具 \1。"),
     (r"Tool ('[^'\n]+') has no action ('[^'\n]+')\. Its actions are: ", r"工具 \1 没有动作 \2。它的动作有："),

@@ -61,6 +61,13 @@ EXAMPLE_QUESTIONS: Final = {
     },
 }
 """By tool: what one may ask."""
+CHINESE_ABILITIES: Final = {
+    "browser_navigator": "在浏览器中打开、查看和操作网页。",
+    "calculator": "计算算式。",
+    "echo": "原样返回收到的内容。",
+    "http_request": "向公开的地址发送 HTTP 请求。",
+}
+"""What tools do whose descriptions say so in English only."""
 STOP_REPORT: Final = {
     "en": {
         "stopped": "I could not finish this: {reason}.",

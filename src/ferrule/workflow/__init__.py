@@ -4,8 +4,7 @@ from ferrule.agent.answer import Plan, PlanStep, StepResult, Verification
 from ferrule.workflow.execution import ExecutionAgent
 from ferrule.workflow.graph import GraphWorkflow, open_checkpointer
 from ferrule.workflow.planning import PlanningAgent
-from ferrule.workflow.results import StepContext
-from ferrule.workflow.synthesis import CoordinationAgent
+from ferrule.workflow.results import CoordinationAgent, StepContext
 from ferrule.workflow.verification import VerificationAgent
 from ferrule.workflow.workflow import SimpleWorkflow, Workflow
 

@@ -22,12 +22,12 @@ from ferrule.catalog.model_schemas import NamedAction
 from ferrule.catalog.registry import ToolRegistry
 from ferrule.catalog.tags import extract_tags
 from ferrule.core.call import CALLER_PLANNER, ToolExecutionContext, ToolExecutionResult
-from ferrule.core.content import as_text
+from ferrule.core.content import as_text, encode_json
 from ferrule.core.json_schema import properties_of, resolve_schema
 from ferrule.core.messages import Message, ToolCall, Usage, assistant_message, system_message, user_message
 from ferrule.core.model import Model, ModelRequest, can_reason
 from ferrule.core.permission import PLANNER_PRINCIPAL, CallPolicy, Principal
-from ferrule.core.spec import Effects, Tool, ToolCapability
+from ferrule.core.spec import Effects, Tool
 from ferrule.errors import (
     APPROVAL_REQUIRED,
     PERMISSION_DENIED,
@@ -129,8 +129,10 @@ class ExecutionAgent:
         else:
             approval = reply if isinstance(reply, ApprovalRequest) else None
             result = await self._execute_with_tool(step, context, attempt, approval)
-        if result.success:
-            result.made_up_number = _find_made_up_source(step, context)
+        if result.success:  # with a made-up number, or with the result of a step that has one
+            needed = [context.results.get(str(step_id)) for step_id in step.dependencies]
+            numbers = [step.made_up_number, *(each.made_up_number for each in needed if each is not None)]
+            result.made_up_number = next(filter(None, numbers), "")
         result.seconds = time.perf_counter() - started
         return result
 
@@ -194,7 +196,7 @@ class ExecutionAgent:
                 ended.arguments = result.arguments or {}
                 return ended
         try:
-            params = await self._choose_input(step, candidate, context, approval)
+            params = await self._prepare_tool_input(step, candidate, context, approval)
         except CallError as error:
             is_calculation = strategy_tag_of(tool.spec.tags) == "calculate"
             if is_calculation and not any(step.parameters.values()):  # there is nothing to calculate with
@@ -209,7 +211,7 @@ class ExecutionAgent:
         refills = 0 if approval is not None else MAX_REFILLS
         while (ended := _end_of_calls(step, result, tool, candidates, attempts)) is None:
             other_params: dict[str, Any] | None = None
-            if refills and self._may_need_other_arguments(step, tool, params, result):
+            if refills:
                 other_params = await self._choose_other_arguments(step, candidate, context, params, result)
             if other_params is None:
                 ended = await self._replace_failed_call(
@@ -223,14 +225,6 @@ class ExecutionAgent:
         # Several candidates that have answered together have no arguments of their own.
         ended.arguments = calls.redact_arguments(call) if result.arguments is None else result.arguments
         return ended
-
-    def _may_need_other_arguments(
-        self, step: PlanStep, tool: Tool, params: Mapping[str, Any], result: ToolExecutionResult
-    ) -> bool:
-        """Return whether other arguments may help: the failure is about them, or they are calculated or inserted."""
-        if self._failures.classify(result) in _FAILURES_OF_ARGUMENTS or _concerns_arguments(result, params):
-            return True
-        return strategy_tag_of(tool.spec.tags) == "calculate" or _inserts_results(step, params)
 
     async def _replace_failed_call(
         self,
@@ -249,7 +243,7 @@ class ExecutionAgent:
             attempts.append(_make_attempt("capability", ", ".join(other.metadata.get("answered_by") or [tag]), other))
             result = other if other.is_success else result
         if result.is_success:
-            return success_result(step, result, failed.tool, attempts)
+            return _success_result(step, result, failed.tool, attempts)
         if not all(candidate.effects.read_only for candidate in candidates):
             return failure_result(step, result.error or "", result.error_type, attempts)
         answer = await self._direct_reasoning(step, context, attempts)
@@ -260,34 +254,32 @@ class ExecutionAgent:
     def _is_valid(self, candidate: ToolCandidate, params: Mapping[str, Any]) -> bool:
         return self._library.engine.check(candidate.tool, params, candidate.capability.name).is_valid
 
-    async def _choose_input(
+    async def _prepare_tool_input(
         self, step: PlanStep, candidate: ToolCandidate, context: StepContext, approval: ApprovalRequest | None
     ) -> dict[str, Any]:
-        """Return the arguments that a person has approved, because a model might now choose others, or the plan's."""
+        """Return the arguments that a person has approved, because a model might now choose others, or the plan's.
+
+        The model fills in missing ones from the step's description, and all of them where the plan has none, even if
+        the tool requires none.
+        """
         is_for_step = approval is not None and approval.tool_id == candidate.name
         if approval is not None and is_for_step and digest_of_arguments(approval.arguments) == approval.digest:
             return dict(approval.arguments)  # otherwise secrets are blanked in them
-        return await self._prepare_tool_input(step, candidate, context)
-
-    async def _prepare_tool_input(
-        self, step: PlanStep, candidate: ToolCandidate, context: StepContext
-    ) -> dict[str, Any]:
-        """Return the arguments of the plan. The model fills in missing ones from the step's description.
-
-        A step without any gets them from its description too, even where its tool requires none.
-        """
         try:
             params: dict[str, Any] = resolve_references(step.parameters, context.outputs(), step=step.id)
         except InvalidArguments as error:
             return await self._replace_references(step, candidate, context, error)
         blank = self._library.engine.store.redaction.replacement
-        if blank in as_text(step.parameters) or _contains_value(params, blank):
+        if blank in as_text(step.parameters) or encode_json(blank) in encode_json(params):  # a part of a result may be
             raise InvalidArguments(
                 f"Step {step.id} was not executed: it contained a secret, and secrets are not stored while a run waits "
                 "or is interrupted. Ask again and include the value itself."
             )
         if not self._is_valid(candidate, params):
-            params = _take_fields_of_objects(step, params)
+            for name, value in params.items():
+                # `${1}` means `${1.city}` where it is the value of `city` and an object that has one.
+                if isinstance(value, dict) and name in value and find_referenced_steps(step.parameters.get(name)):
+                    params = {**params, name: value[name]}
         checked = self._library.engine.check(candidate.tool, params, candidate.capability.name)
         if checked.is_valid:
             if params or not candidate.parameter_names:
@@ -322,9 +314,19 @@ class ExecutionAgent:
         params: dict[str, Any],
         result: ToolExecutionResult,
     ) -> dict[str, Any] | None:
-        """Other valid arguments for a call that failed because of them; None if the model has none."""
+        """Other valid arguments for a call that may have failed because of them; None if the model has none.
+
+        The failure is about arguments, or mentions one, or results are calculated with or inserted into texts.
+        """
+        error = result.error or ""
+        texts = {name: value.strip().casefold() for name, value in params.items() if isinstance(value, str)}
+        is_about_arguments = self._failures.classify(result) in _FAILURES_OF_ARGUMENTS or any(
+            len(text) >= _MIN_VALUE_LENGTH and text in error.casefold() for text in texts.values()
+        )
+        is_calculation = strategy_tag_of(candidate.tool.spec.tags) == "calculate"
+        if not (is_about_arguments or is_calculation or find_referenced_steps([*map(step.parameters.get, texts)])):
+            return None
         try:
-            error = result.error or ""
             filled = await self._fill_in_arguments(step, candidate, context, params, error, is_after_call=True)
         except InvalidArguments:
             return None
@@ -354,8 +356,12 @@ class ExecutionAgent:
             ) from error
         self.usage += reply.usage
         calls = reply.tool_calls or parse_tool_calls(reply.text, [action.openai_schema])
-        call = next((call for call in calls if call.error is None), None)
-        arguments = _find_arguments(reply.text, capability) if call is None else call.arguments
+        replies = [call.arguments for call in calls if call.error is None]
+        if not replies:  # only the arguments, as small models write them
+            names = properties_of(resolve_schema(capability.schema, capability.schema)).keys()
+            objects = (value for value in find_json_values(reply.text) if isinstance(value, dict))
+            replies = [value for value in objects if value and value.keys() <= names]
+        arguments = replies[0] if replies else {}
         evidence = text_of_evidence(context.question, context.history, context.results.values())
         if can_reason(model) and (number := find_made_up_operand(arguments, evidence)) is not None:
             raise InvalidArguments(_made_up_number_error(step, number))
@@ -406,7 +412,8 @@ class ExecutionAgent:
             return _failed_reasoning(step, "The model returned no text.", attempts)
         if attempts and text.casefold().rstrip(".。!！") in DOES_NOT_KNOW:
             return _failed_reasoning(step, "The model does not know it without a tool.", attempts)
-        return _text_result(step, text, [*attempts, StepAttempt(level="reasoning", tool=NO_TOOL, success=True)])
+        attempts = [*attempts, StepAttempt(level="reasoning", tool=NO_TOOL, success=True)]
+        return _make_result(step, attempts, success=True, result=text, output=text)
 
 
 def _build_arguments_request(
@@ -420,26 +427,19 @@ def _build_arguments_request(
         messages = [system_message(prompt), *_build_dialogue(step, context)]
         return ModelRequest(messages=messages, tools=[schema], tool_choice="required", max_tokens=MAX_ARGUMENTS_TOKENS)
     parameters = schema["function"]["parameters"]
-    names = ", ".join(_describe_parameter(name, inner) for name, inner in properties_of(parameters).items())
-    instruction = STEP_ARGUMENTS_AS_JSON[language].format(step=step.description.rstrip(".。"), parameters=names)
+    names = []
+    for name, inner in properties_of(parameters).items():
+        description = inner.get("description") if isinstance(inner, dict) else None
+        names.append(f"{name} ({first_sentence(str(description))})" if description else name)
+    instruction = STEP_ARGUMENTS_AS_JSON[language].format(
+        step=step.description.rstrip(".。"), parameters=", ".join(names)
+    )
     prompt = "\n\n".join([_summarize_context(context), f"{problem}\n{instruction}".lstrip()])
     return ModelRequest(messages=[user_message(prompt)], answer_schema=parameters, max_tokens=MAX_ARGUMENTS_TOKENS)
 
 
-def _find_made_up_source(step: PlanStep, context: StepContext) -> str:
-    """Return the made-up number that the result of a step was calculated with, by itself or in a step that it needs."""
-    needed = [context.results.get(str(step_id)) for step_id in step.dependencies]
-    numbers = [step.made_up_number, *(result.made_up_number for result in needed if result is not None)]
-    return next(filter(None, numbers), "")
-
-
 def _made_up_number_error(step: PlanStep, number: str) -> str:
     return f"Step {step.id} was not executed: the number {number} is neither in the question nor in a result."
-
-
-def _describe_parameter(name: str, schema: Any) -> str:
-    description = schema.get("description") if isinstance(schema, dict) else None
-    return f"{name} ({first_sentence(str(description))})" if description else name
 
 
 def _end_of_calls(
@@ -451,42 +451,12 @@ def _end_of_calls(
 ) -> StepResult | None:
     """Return the result of a step after which nothing else may be tried, or None after a failure without an effect."""
     if result.is_success:
-        return success_result(step, result, tool, attempts)
+        return _success_result(step, result, tool, attempts)
     if result.may_have_taken_effect(*(candidate.effects for candidate in candidates)):
         return failure_result(step, result.error or "", UNKNOWN_OUTCOME, attempts)
     # With edited arguments, another tool would get those that the person has changed.
     is_final = result.error_type in (PERMISSION_DENIED, APPROVAL_REQUIRED) or result.metadata.get("arguments_edited")
     return failure_result(step, result.error or "", result.error_type, attempts) if is_final else None
-
-
-def _find_arguments(text: str, capability: ToolCapability) -> dict[str, Any]:
-    """Return the arguments in a reply that has no call but only its arguments, as small models write it."""
-    names = properties_of(resolve_schema(capability.schema, capability.schema)).keys()
-    objects = (value for value in find_json_values(text) if isinstance(value, dict))
-    return next((value for value in objects if value and value.keys() <= names), {})
-
-
-def _concerns_arguments(result: ToolExecutionResult, params: Mapping[str, Any]) -> bool:
-    """Return whether a call failed because of an argument: the error mentions its value."""
-    error = (result.error or "").casefold()
-    texts = [value.strip().casefold() for value in params.values() if isinstance(value, str)]
-    return any(len(text) >= _MIN_VALUE_LENGTH and text in error for text in texts)
-
-
-def _take_fields_of_objects(step: PlanStep, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments. `${1}` means `${1.city}` where it is the value of `city` and an object that has one."""
-    return {
-        name: value[name]
-        if isinstance(value, dict) and name in value and find_referenced_steps(step.parameters.get(name))
-        else value
-        for name, value in params.items()
-    }
-
-
-def _inserts_results(step: PlanStep, params: Mapping[str, Any]) -> bool:
-    """Return whether a text of the arguments contains results, as `${1} + ${2}` does."""
-    texts = [step.parameters.get(name) for name, value in params.items() if isinstance(value, str)]
-    return bool(find_referenced_steps(texts))
 
 
 def _failed_reasoning(step: PlanStep, error: str, attempts: Sequence[StepAttempt]) -> StepResult:
@@ -501,7 +471,8 @@ def _answer_question(step: PlanStep, context: StepContext, reply: HumanReply | N
     except CallError as error:
         return failure_result(step, str(error), error.error_type)
     if isinstance(reply, str):
-        return _text_result(step, reply, [StepAttempt(level="name", tool=ASK_USER, success=True)])
+        attempt = StepAttempt(level="name", tool=ASK_USER, success=True)
+        return _make_result(step, [attempt], success=True, result=reply, output=reply)
     options = parameters.get("options")
     raise NeedsPerson(
         Question(
@@ -522,38 +493,22 @@ def call_id_of(step: PlanStep, attempt: int) -> str:
     return f"step-{step.id}-{attempt}"
 
 
-def can_repeat(step: PlanStep, registry: ToolRegistry) -> bool:
-    """Return whether a step can be executed twice without harm."""
-    effects = _find_effects(step, registry)
-    return effects is None or effects.repeatable
-
-
-def changes_nothing(step: PlanStep, registry: ToolRegistry) -> bool:
-    effects = _find_effects(step, registry)
-    return effects is None or effects.read_only
-
-
-def _find_effects(step: PlanStep, registry: ToolRegistry) -> Effects | None:
-    """Return the effects of a step's tool, or None without a tool."""
-    if step.tool_type in (NO_TOOL, ASK_USER):
-        return None
+def effects_of_step(step: PlanStep, registry: ToolRegistry) -> Effects:
+    """Return the effects of a step's tool. A step without a tool changes nothing."""
     try:
         tool, capability = registry.find(step.tool_type)
     except CallError:
-        return None
-    return tool.spec.effects_of(capability)
+        return Effects(read_only=True)
+    return Effects(read_only=True) if step.tool_type in (NO_TOOL, ASK_USER) else tool.spec.effects_of(capability)
 
 
-def _contains_value(value: Any, text: str) -> bool:
-    """Return whether any value inside, at any depth, equals the text."""
-    if isinstance(value, dict):
-        return any(_contains_value(inner, text) for inner in value.values())
-    if isinstance(value, list):
-        return any(_contains_value(inner, text) for inner in value)
-    return bool(value == text)
+def _make_result(step: PlanStep, attempts: Sequence[StepAttempt], **fields: Any) -> StepResult:
+    return StepResult(
+        step_id=step.id, description=step.description, tool_type=step.tool_type, attempts=tuple(attempts), **fields
+    )
 
 
-def success_result(
+def _success_result(
     step: PlanStep, result: ToolExecutionResult, tool: Tool, attempts: Sequence[StepAttempt]
 ) -> StepResult:
     output = result.output["result"] if set(result.output) == {"result"} else result.output
@@ -565,16 +520,6 @@ def failure_result(
     step: PlanStep, error: str, error_type: str | None, attempts: Sequence[StepAttempt] = ()
 ) -> StepResult:
     return _make_result(step, attempts, success=False, error=error, error_type=error_type)
-
-
-def _text_result(step: PlanStep, text: str, attempts: Sequence[StepAttempt]) -> StepResult:
-    return _make_result(step, attempts, success=True, result=text, output=text)
-
-
-def _make_result(step: PlanStep, attempts: Sequence[StepAttempt], **fields: Any) -> StepResult:
-    return StepResult(
-        step_id=step.id, description=step.description, tool_type=step.tool_type, attempts=tuple(attempts), **fields
-    )
 
 
 def skipped_result(step: PlanStep, failure: StepResult) -> StepResult:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Awaitable, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict
@@ -29,7 +29,7 @@ from ferrule.library.library import UnifiedToolLibrary
 from ferrule.policy.approvals import Person
 from ferrule.store.escapes import to_storable_text
 from ferrule.store.location import make_directory
-from ferrule.workflow.plan_runner import PlanRunner
+from ferrule.workflow.plan_runner import PlanRunner, list_problems
 from ferrule.workflow.workflow import Workflow
 
 MAX_NODES = 1_000
@@ -49,7 +49,7 @@ class PlanState(TypedDict, total=False):
 
 
 class GraphRun:
-    """The context of a graph: the run, and its results that are not verified yet."""
+    """The context of a graph: the run, its results that are not verified yet, and the stages that the nodes call."""
 
     def __init__(self, run: PlanRunner, *, shows_state: bool) -> None:
         self.run, self._shows_state = run, shows_state
@@ -57,24 +57,33 @@ class GraphRun:
 
     def state(self) -> PlanState:
         """Return the state of the run, without secrets. Mostly empty without a checkpointer, the only reader."""
-        runner, secrets = self.run, self.run.secrets
-        if not self._shows_state:
-            return PlanState(current_step=len(runner.context.results))
-        issues = [
-            f"Step {result.step_id}: {issue}"
-            for result in runner.results
-            if result.verification is not None
-            for issue in result.verification.issues
-        ]
-        state = PlanState(
-            task_plan=secrets.redact_plan(runner.plan).to_dict(),
-            step_results=[result.to_dict() for result in runner.results],
-            current_step=len(runner.context.results),
-            errors=[*runner.plan.problems, *issues],
-            final_answer=self.run.answer,
-        )
-        redacted: PlanState = secrets.redact(state)
+        run, results = self.run, self.run.results
+        state = PlanState(current_step=len(results))
+        if self._shows_state:
+            state["task_plan"] = run.redact_plan(run.plan).to_dict()
+            state["step_results"] = [result.to_dict() for result in results]
+            state["errors"] = list_problems(run.plan, results)
+            state["final_answer"] = run.answer
+        redacted: PlanState = run.redact(state)
         return redacted
+
+    async def run_planning(self) -> None:
+        if not self.run.has_plan:
+            await self.run.make_plan()
+        if self.run.needs_revision:  # also in a run that was interrupted before it was revised
+            await self.run.revise()
+
+    async def run_execution(self) -> None:
+        if not self.run.is_done:
+            self.unverified = await self.run.advance()
+
+    async def run_verification(self) -> None:
+        results, self.unverified = self.unverified, []
+        await self.run.verify(results)
+
+    async def run_synthesis(self) -> None:
+        if self.run.is_done:  # otherwise a person must reply first
+            await self.run.synthesize()
 
 
 class GraphWorkflow(Workflow):
@@ -105,8 +114,7 @@ class GraphWorkflow(Workflow):
         thread_id = to_storable_text(run.run.id)
         config = {"configurable": {"thread_id": thread_id}, "recursion_limit": MAX_NODES}
         graph_run = GraphRun(run, shows_state=self._checkpointer is not None)
-        question = run.secrets.redact(run.run.task)
-        await self._graph.ainvoke(PlanState(question=question), config, context=graph_run)
+        await self._graph.ainvoke(PlanState(question=run.redact(run.run.task)), config, context=graph_run)
 
 
 def build_graph() -> Any:
@@ -116,63 +124,33 @@ def build_graph() -> Any:
     except ImportError:
         raise MissingExtra("langgraph", "langgraph") from None
 
+    def node(name: str) -> Any:
+        async def run_stage(state: PlanState, runtime: Any) -> PlanState:
+            await getattr(runtime.context, name)()
+            current: PlanState = runtime.context.state()
+            return current
+
+        return run_stage
+
+    # Async, although they await nothing, because LangGraph runs other functions in a thread.
+    async def should_verify(state: PlanState, runtime: Any) -> Literal["verification", "execution", "synthesis"]:
+        graph_run: GraphRun = runtime.context
+        if graph_run.unverified:
+            return "verification"
+        return "synthesis" if graph_run.run.is_done or graph_run.run.is_blocked else "execution"
+
+    async def should_revise(state: PlanState, runtime: Any) -> Literal["planning", "execution"]:
+        return "planning" if runtime.context.run.needs_revision else "execution"
+
     graph: Any = StateGraph(PlanState, context_schema=GraphRun)
-    graph.add_node("planning", _run_planning)
-    graph.add_node("execution", _run_execution)
-    graph.add_node("verification", _run_verification)
-    graph.add_node("synthesis", _run_synthesis)
+    for name in ("planning", "execution", "verification", "synthesis"):
+        graph.add_node(name, node(f"run_{name}"))
     graph.add_edge(START, "planning")
     graph.add_edge("planning", "execution")
-    graph.add_conditional_edges("execution", _should_verify)
-    graph.add_conditional_edges("verification", _should_revise)
+    graph.add_conditional_edges("execution", should_verify)
+    graph.add_conditional_edges("verification", should_revise)
     graph.add_edge("synthesis", END)
     return graph
-
-
-# The nodes. All are async, even those that await nothing, because LangGraph runs other functions in a thread.
-
-
-async def _run_planning(state: PlanState, runtime: Any) -> PlanState:
-    graph_run: GraphRun = runtime.context
-    if not graph_run.run.has_plan:
-        await graph_run.run.make_plan()
-    if graph_run.run.needs_revision:  # also in a run that was interrupted before it was revised
-        await graph_run.run.revise()
-    return graph_run.state()
-
-
-async def _run_execution(state: PlanState, runtime: Any) -> PlanState:
-    graph_run: GraphRun = runtime.context
-    if not graph_run.run.is_done:
-        graph_run.unverified = await graph_run.run.advance()
-    return graph_run.state()
-
-
-async def _should_verify(state: PlanState, runtime: Any) -> Literal["verification", "execution", "synthesis"]:
-    graph_run: GraphRun = runtime.context
-    runner = graph_run.run
-    if graph_run.unverified:
-        return "verification"
-    return "synthesis" if runner.is_done or runner.is_blocked else "execution"
-
-
-async def _run_verification(state: PlanState, runtime: Any) -> PlanState:
-    graph_run: GraphRun = runtime.context
-    results, graph_run.unverified = graph_run.unverified, []
-    await graph_run.run.verify(results)
-    return graph_run.state()
-
-
-async def _should_revise(state: PlanState, runtime: Any) -> Literal["planning", "execution"]:
-    graph_run: GraphRun = runtime.context
-    return "planning" if graph_run.run.needs_revision else "execution"
-
-
-async def _run_synthesis(state: PlanState, runtime: Any) -> PlanState:
-    graph_run: GraphRun = runtime.context
-    if graph_run.run.is_done:  # otherwise a person must reply first
-        await graph_run.run.synthesize()
-    return graph_run.state()
 
 
 # Checkpointers, in SQLite or Postgres. Checkpoints show how far a run is; a run does not need them to continue. So a
@@ -251,26 +229,21 @@ def log_checkpointer_errors(saver: Any) -> Any:
             return saver.get_next_version(current, channel)
 
         async def aget_tuple(self, config: Any) -> Any:
-            try:
-                return await saver.aget_tuple(config)
-            except Exception as error:
-                return _log_failure(error)
+            return await _log_failure(saver.aget_tuple(config))
 
         async def aput(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
-            try:
-                return await saver.aput(config, checkpoint, metadata, new_versions)
-            except Exception as error:
-                _log_failure(error)
-                return {"configurable": {**config["configurable"], "checkpoint_id": checkpoint["id"]}}
+            fallback = {"configurable": {**config["configurable"], "checkpoint_id": checkpoint["id"]}}
+            return await _log_failure(saver.aput(config, checkpoint, metadata, new_versions)) or fallback
 
         async def aput_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
-            try:
-                await saver.aput_writes(config, writes, task_id, task_path)
-            except Exception as error:
-                _log_failure(error)
+            await _log_failure(saver.aput_writes(config, writes, task_id, task_path))
 
     return ErrorLoggingCheckpointer(serde=saver.serde)
 
 
-def _log_failure(error: Exception) -> None:
-    logger.warning("error=<%s: %s> | a checkpoint could not be used; the run goes on", type(error).__name__, error)
+async def _log_failure(use: Awaitable[Any]) -> Any:
+    """Return the result of using a checkpoint, or None if it cannot be used."""
+    try:
+        return await use
+    except Exception as error:
+        logger.warning("error=<%s: %s> | a checkpoint could not be used; the run goes on", type(error).__name__, error)

@@ -5,9 +5,8 @@ Models write plans as JSON, seldom without a mistake. What can be repaired witho
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -21,6 +20,8 @@ from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import InvalidArguments
 
 MAX_STEPS: Final = 50
+MAX_ESTIMATED_SECONDS: Final = 1e9
+"""A plan that says that it takes longer says nothing."""
 
 
 def _steps_schema(step_id: dict[str, Any], required: list[str], **other_fields: Any) -> dict[str, Any]:
@@ -62,19 +63,13 @@ _MAX_ERRORS: Final = 5
 
 def find_plan_errors(value: Any) -> list[str]:
     """Return the schema violations of a plan, as text for the model that wrote it, empty if there are none."""
-    errors = islice(_plan_validator().iter_errors(value), _MAX_ERRORS)
-    return [f"{_format_path(error.instance_path)}: {error.message}." for error in errors]
-
-
-@lru_cache(maxsize=1)
-def _plan_validator() -> Any:
     import jsonschema_rs  # 30 ms to import: only when a plan is made
 
-    return jsonschema_rs.validator_for(_ACCEPTED_SCHEMA)
-
-
-def _format_path(path: Sequence[str | int]) -> str:
-    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).lstrip(".") or "the plan"
+    errors = []
+    for error in islice(jsonschema_rs.validator_for(_ACCEPTED_SCHEMA).iter_errors(value), _MAX_ERRORS):
+        path = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in error.instance_path)
+        errors.append(f"{path.lstrip('.') or 'the plan'}: {error.message}.")
+    return errors
 
 
 def single_step_plan(question: str, tool_type: str = NO_TOOL, **parameters: Any) -> Plan:
@@ -106,21 +101,15 @@ def parse_plan(
     usable = [step_id for step_id in earlier if str(step_id) not in without_result]
     steps = _repair_dependencies(_repair_references(steps, problems), problems, earlier=usable)
     steps = [*after, *_break_cycles(steps, problems)]
+    estimate = value.get("total_estimated_time") if isinstance(value, Mapping) else None
+    if not isinstance(estimate, (int, float)) or not 0 < estimate < MAX_ESTIMATED_SECONDS:
+        estimate = 0.0
     return Plan(
         steps=tuple(steps),
         parallel_groups=group_parallel_steps(steps),
-        total_estimated_time=_parse_estimated_seconds(value),
+        total_estimated_time=float(estimate),
         problems=tuple(problems),
     )
-
-
-def _parse_estimated_seconds(value: Any) -> float:
-    estimate = value.get("total_estimated_time") if isinstance(value, Mapping) else None
-    try:
-        seconds = float(estimate) if isinstance(estimate, (int, float)) else 0.0
-    except OverflowError:
-        return 0.0
-    return seconds if math.isfinite(seconds) and seconds > 0 else 0.0
 
 
 def group_parallel_steps(steps: Sequence[PlanStep]) -> tuple[tuple[StepId, ...], ...]:
@@ -160,8 +149,11 @@ def _make_ids_unique(
     used_ids, written_ids = {str(step_id) for step_id in used}, {str(step.id) for step in steps}
     unique: list[PlanStep] = []
     renamed: dict[str, StepId] = {}
-    for original in steps:
-        step = _renumber_step(original, renamed) if renamed else original
+    for step in steps:
+        if renamed:
+            dependencies = tuple(renamed.get(str(dependency), dependency) for dependency in step.dependencies)
+            parameters = renumber_references(step.parameters, renamed)
+            step = replace(step, dependencies=dependencies, parameters=parameters)
         call = step.tool_type, step.parameters
         same = next((other for other in once if (other.tool_type, other.parameters) == call), None)
         if same is not None:
@@ -178,11 +170,6 @@ def _make_ids_unique(
         used_ids.add(str(step.id))
         unique.append(step)
     return unique
-
-
-def _renumber_step(step: PlanStep, ids: Mapping[str, StepId]) -> PlanStep:
-    dependencies = tuple(ids.get(str(dependency), dependency) for dependency in step.dependencies)
-    return replace(step, dependencies=dependencies, parameters=renumber_references(step.parameters, ids))
 
 
 def _replace_unknown_tool(step: PlanStep, tools: Collection[str], problems: list[str]) -> PlanStep:
@@ -302,52 +289,54 @@ def resolve_references(
 
     Raises InvalidArguments for a reference that cannot be resolved, and where more than `max_size` would be inserted.
     """
-    return _ReferenceResolver(results, step, max_size).resolve(value)
+    return _replace_texts(value, _ReferenceResolver(results, step, max_size).resolve_text)
 
 
 def find_referenced_steps(value: Any, step_ids: Collection[str] = ()) -> list[str]:
     """Return the ids of the steps whose results a value refers to. `step_ids` are those that exist, as far as known."""
-    targets: dict[str, None] = {}
-    if isinstance(value, str):
-        for match in _REFERENCE.finditer(value):
-            if (parsed := _parse_reference(match, step_ids)) is not None:
-                targets[parsed["id"]] = None
-    elif isinstance(value, (Mapping, list)):
-        for inner in value.values() if isinstance(value, Mapping) else value:
-            targets |= dict.fromkeys(find_referenced_steps(inner, step_ids))
-    return list(targets)
+    references = (_parse_reference(match, step_ids) for match in _find_references(value))
+    return list(dict.fromkeys(parsed["id"] for parsed in references if parsed is not None))
 
 
 def find_referenced_values(value: Any, results: Mapping[str, Any]) -> list[Any]:
     """Return the values that the references in a value refer to, as far as these results have them."""
+    values = []
+    for match in _find_references(value):
+        with suppress(InvalidArguments):
+            values.append(_look_up_reference(match, results, ""))
+    return values
+
+
+def _find_references(value: Any) -> Iterator[re.Match[str]]:
+    """Yield everything inside a value that looks like a reference."""
     if isinstance(value, str):
-        values = []
-        for match in _REFERENCE.finditer(value):
-            parsed = _parse_reference(match, results)
-            if parsed is not None and parsed["id"] in results:
-                with suppress(InvalidArguments):
-                    values.append(_look_up_reference(match, results, ""))
-        return values
-    members = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-    return [inner for member in members for inner in find_referenced_values(member, results)]
+        yield from _REFERENCE.finditer(value)
+    elif isinstance(value, (Mapping, list)):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _find_references(inner)
+
+
+def _replace_texts(value: Any, change: Callable[[str], Any]) -> Any:
+    """Return a value with each text inside, but no name, replaced."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {name: _replace_texts(inner, change) for name, inner in value.items()}
+    return [_replace_texts(inner, change) for inner in value] if isinstance(value, list) else value
 
 
 def renumber_references(value: Any, ids: Mapping[str, Any]) -> Any:
     """Change the step ids in the references of a value. `ids` maps old ids to new ones."""
-    if isinstance(value, str):
-        return _REFERENCE.sub(lambda match: _renumber_reference(match, ids), value)
-    if isinstance(value, Mapping):
-        return {name: renumber_references(inner, ids) for name, inner in value.items()}
-    return [renumber_references(inner, ids) for inner in value] if isinstance(value, list) else value
 
+    def renumber(match: re.Match[str]) -> str:
+        parsed = _parse_reference(match, ids)
+        if parsed is None or parsed["id"] not in ids:
+            return match.group()
+        start, end = parsed.span("id")
+        changed = f"{parsed.string[:start]}{ids[parsed['id']]}{parsed.string[end:]}"
+        return match.group().replace(parsed.string, changed, 1)
 
-def _renumber_reference(match: re.Match[str], ids: Mapping[str, Any]) -> str:
-    parsed = _parse_reference(match, ids)
-    if parsed is None or parsed["id"] not in ids:
-        return match.group()
-    start, end = parsed.span("id")
-    changed = f"{parsed.string[:start]}{ids[parsed['id']]}{parsed.string[end:]}"
-    return match.group().replace(parsed.string, changed, 1)
+    return _replace_texts(value, lambda text: _REFERENCE.sub(renumber, text))
 
 
 class _ReferenceResolver:
@@ -358,14 +347,7 @@ class _ReferenceResolver:
         self._max_size, self._size = max_size, 0
         self._texts: dict[str, str] = {}
 
-    def resolve(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self._resolve_text(value)
-        if isinstance(value, Mapping):
-            return {name: self.resolve(inner) for name, inner in value.items()}
-        return [self.resolve(inner) for inner in value] if isinstance(value, list) else value
-
-    def _resolve_text(self, text: str) -> Any:
+    def resolve_text(self, text: str) -> Any:
         whole = _REFERENCE.fullmatch(text.strip())
         if whole is not None and _parse_reference(whole, self._results) is not None:
             self._insert(whole)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from ferrule.agent.answer import (
@@ -31,11 +31,9 @@ from ferrule.agent.budget import HumanRequest, NeedsPerson, RunBudget
 from ferrule.agent.calls import HumanReply, RunRequests
 from ferrule.agent.run import Run
 from ferrule.core.events import RunEvents, ToolEngineEventType
-from ferrule.core.messages import Usage
-from ferrule.core.spec import Effects
 from ferrule.errors import PERMISSION_DENIED, ToolNotFound
 from ferrule.library.library import UnifiedToolLibrary
-from ferrule.memory.advice import AlternativeTool, alternative_tools
+from ferrule.memory.advice import alternative_tools
 from ferrule.store.escapes import map_texts, to_storable_text
 from ferrule.texts.error_messages import translate_error
 from ferrule.texts.language import detect_language
@@ -44,15 +42,13 @@ from ferrule.workflow.execution import (
     UNKNOWN_OUTCOME,
     ExecutionAgent,
     call_id_of,
-    can_repeat,
-    changes_nothing,
+    effects_of_step,
     failure_result,
     skipped_result,
 )
 from ferrule.workflow.plan import find_referenced_steps, find_referenced_values
 from ferrule.workflow.planning import NoPlan, PlanningAgent
-from ferrule.workflow.results import StepContext
-from ferrule.workflow.synthesis import CoordinationAgent
+from ferrule.workflow.results import CoordinationAgent, StepContext
 from ferrule.workflow.verification import VerificationAgent, combine_verifications
 
 MIN_SIMILARITY: Final = 0.4
@@ -66,29 +62,17 @@ _WHOLE_PLAN: Final = ""
 """In place of the id of a step, where planning, a revision or the answer waits for a person."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkflowAgents:
-    """The four agents of one run."""
-
-    planning: PlanningAgent
-    execution: ExecutionAgent
-    verification: VerificationAgent
-    coordination: CoordinationAgent
-
-    @property
-    def usage(self) -> Usage:
-        return self.planning.usage + self.execution.usage + self.coordination.usage
-
-
 class PlanRunner:
     """A run with a plan in progress in this process, with its stages in the order in which a workflow calls them."""
 
     def __init__(
         self,
         run: Run,
-        agents: WorkflowAgents,
         library: UnifiedToolLibrary,
         *,
+        planning: PlanningAgent,
+        execution: ExecutionAgent,
+        coordination: CoordinationAgent,
         plan: Plan | None,
         results: dict[str, StepResult],
         budget: RunBudget,
@@ -98,12 +82,12 @@ class PlanRunner:
         requires_plan: bool = False,
     ) -> None:
         """`plan` and `results` are those of a resumed run."""
-        self.run, self._agents, self._library, self._events = run, agents, library, events
+        self.run, self._library, self._events = run, library, events
+        self._planning, self._execution, self._coordination = planning, execution, coordination
         self._budget, self._requests, self._emit = budget, requests, on_event or (lambda event: None)
         self._stored_plan, self._requires_plan = plan, requires_plan
         self._plan: Plan | None = None
         self.context = StepContext(question=run.task, run_id=run.id, results=results, history=run.history)
-        self.secrets = PlanSecrets(run, library)
         self._usage_before = run.usage
         self._running: dict[str, asyncio.Task[StepResult]] = {}
         self._replacements: dict[str, PlanStep] = {}
@@ -163,7 +147,7 @@ class PlanRunner:
                 self._wait_for(_WHOLE_PLAN, needs.request)
         self._end_stage("planning")
         if plan is not None:
-            self._emit(PlanCreated(self.secrets.redact_plan(plan), tuple(self.context.results.values())))
+            self._emit(PlanCreated(self.redact_plan(plan), tuple(self.context.results.values())))
         if not self.is_paused:
             self._plan = plan or EMPTY_PLAN
 
@@ -174,20 +158,19 @@ class PlanRunner:
             self._events.emit_start_and_end(*types, task=run.task) as data,
             self._events.emit_agent_start_and_end("planning", run.task),
         ):
-            plan = await self._agents.planning.decompose_task(
-                run.task, history=run.history, is_required=self._requires_plan
-            )
-            data["plan"] = self.secrets.redact_plan(plan)
+            plan = await self._planning.decompose_task(run.task, history=run.history, is_required=self._requires_plan)
+            data["plan"] = self.redact_plan(plan)
         self._store_plan(plan)  # before any step runs, so that its calls belong to a stored plan
         return plan
 
     def _store_plan(self, plan: Plan) -> None:
         self._count_usage()
-        self.run.add_plan(self.secrets.redact_plan(plan))
+        self.run.add_plan(self.redact_plan(plan))
 
     def _count_usage(self) -> None:
         """Add what the model was asked for since the last entry to the usage of the run."""
-        self.run.usage = self._usage_before + self._agents.usage
+        usage = self._planning.usage + self._execution.usage + self._coordination.usage
+        self.run.usage = self._usage_before + usage
 
     def _end_stage(self, stage: str) -> None:
         now = time.perf_counter()
@@ -197,7 +180,7 @@ class PlanRunner:
     @property
     def needs_revision(self) -> bool:
         """Return whether there is a new bad result, so that the following steps should be planned again."""
-        if len(self.plan.revised_for) >= MAX_REVISIONS or not self._agents.planning.can_revise:
+        if len(self.plan.revised_for) >= MAX_REVISIONS or not self._planning.can_revise:
             return False
         if self.is_paused or self.stop_reason is not None:
             return False
@@ -214,7 +197,7 @@ class PlanRunner:
         """Plan the steps again that depend on bad results or have not started; or wait for a person first."""
         started, context = self._started_steps(), self.context
         try:
-            self._plan = await self._agents.planning.revise(
+            self._plan = await self._planning.revise(
                 context.question,
                 self.plan,
                 context.results,
@@ -227,7 +210,7 @@ class PlanRunner:
             self._wait_for(_WHOLE_PLAN, needs.request)
             return
         self._store_plan(self.plan)
-        self._emit(PlanCreated(self.secrets.redact_plan(self.plan)))
+        self._emit(PlanCreated(self.redact_plan(self.plan)))
 
     # People
 
@@ -275,7 +258,7 @@ class PlanRunner:
                     results.append(task.result())
                 except NeedsPerson as needs:
                     self._wait_for(step_id, needs.request)
-                    self._budget.calls -= _makes_call(self.plan[step_id])  # the call was not executed
+                    self._budget.calls -= makes_call(self.plan[step_id])  # the call was not executed
         return results
 
     async def verify(self, results: Collection[StepResult]) -> None:
@@ -284,9 +267,9 @@ class PlanRunner:
             verified = await self._verify_result(result)
             if verified is None:
                 continue
-            self.secrets.add_referenced_secrets(self.plan, verified)
+            self._add_referenced_secrets(verified)
             if not verified.arguments:
-                verified.arguments = self.secrets.redact(self.plan[verified.step_id].parameters)
+                verified.arguments = self.redact(self.plan[verified.step_id].parameters)
             self._count_usage()
             self.run.add_step(verified)
             self.context.results[verified.id] = verified
@@ -301,9 +284,14 @@ class PlanRunner:
         if step.tool_type == ASK_USER and result.success:
             result.verification = _VERIFIED_BY_PERSON
             return result
-        result.verification = await self._agents.verification.verify_result(result, self.context, step.expected)
+        result.verification = await VerificationAgent().verify_result(result, self.context, step.expected)
         if (first := self._low_confidence.pop(str(step.id), None)) is not None:
-            return self._choose_better(first, result)
+            assert first.verification is not None
+            # A doubtful result is better than a failure.
+            is_better = result.success and result.verification.confidence >= first.verification.confidence
+            if not is_better:
+                self._replacements.pop(str(step.id), None)
+            return replace(result if is_better else first, attempts=(*first.attempts, *result.attempts))
         if not result.made_up_number and result.success and result.failed_or_implausible and self._try_other_tool(step):
             self._low_confidence[str(step.id)] = result
             return None
@@ -314,7 +302,7 @@ class PlanRunner:
         self._end_stage("execution")
         with self._events.emit_agent_start_and_end("coordination", self.run.task):
             try:
-                self.answer = await self._agents.coordination.synthesize(
+                self.answer = await self._coordination.synthesize(
                     self.run.task,
                     self.plan,
                     self.results,
@@ -335,8 +323,8 @@ class PlanRunner:
         else:
             self._end_stage("execution")
             run.wait()
-        run.plan = self.secrets.redact_plan(self.plan) if self.plan.steps else None
-        summary = await self._agents.execution.calls_of(run.id, run.task).summarize()
+        run.plan = self.redact_plan(self.plan) if self.plan.steps else None
+        summary = await self._execution.calls_of(run.id, run.task).summarize()
         return answer_of_plan(run, summary, self._seconds)
 
     def interrupt(self, error: BaseException) -> None:
@@ -367,7 +355,9 @@ class PlanRunner:
             if self._is_waiting(step_id) and self.stop_reason is None:
                 continue
             needed = [self.context.results.get(str(dependency)) for dependency in step.dependencies]
-            failure = next((r for r in needed if r is not None and not self._may_build_on(r, step)), None)
+            # What the model only believes must not decide what is changed.
+            may_believe = effects_of_step(step, self._library.engine.registry).read_only
+            failure = next((r for r in needed if r and not (r.success and (r.is_confirmed or may_believe))), None)
             if failure is not None:
                 results.append(skipped_result(step, failure))
                 continue
@@ -379,13 +369,9 @@ class PlanRunner:
                 error = f"It was not started: {self.stop_reason}."
                 results.append(replace(failure_result(step, error, STOPPED), skipped=True))
             elif None not in needed:
-                self._budget.calls += _makes_call(step)
+                self._budget.calls += makes_call(step)
                 self._running[step_id] = asyncio.create_task(self._run_step(step), name=f"ferrule-step-{step_id}")
         return results
-
-    def _may_build_on(self, result: StepResult, step: PlanStep) -> bool:
-        """Return whether a step may use a result. What the model only believes must not decide what is changed."""
-        return result.success and (result.is_confirmed or changes_nothing(step, self._library.engine.registry))
 
     async def _stop_at_time_limit(self) -> list[StepResult]:
         """Cancel the running steps. Those that may have had an effect get an unknown outcome."""
@@ -394,26 +380,28 @@ class PlanRunner:
         await self.stop()
         registry, error = self._library.engine.registry, f"It was cancelled: {self.stop_reason}."
         return [
-            failure_result(step, error, STOPPED if can_repeat(step, registry) else UNKNOWN_OUTCOME) for step in steps
+            failure_result(step, error, STOPPED if effects_of_step(step, registry).repeatable else UNKNOWN_OUTCOME)
+            for step in steps
         ]
 
     def _started_steps(self) -> list[PlanStep]:
         """Return the steps that have started or are ready, with their dependencies, whose results may be lost."""
-        bad = set(map(str, self._bad_steps))
-        ids = {str(step.id) for step in self.plan.steps if self._has_started(step) or self._is_ready(step, bad)}
+        bad, ids = set(map(str, self._bad_steps)), set[str]()
+        for step in self.plan.steps:
+            needed = (*step.dependencies, *step.find_awaited_steps(self.plan.steps))
+            results = [self.context.results.get(str(step_id)) for step_id in needed]
+            is_ready = all(result and result.success and str(result.step_id) not in bad for result in results)
+            if is_ready or self._has_started(step):
+                ids.add(str(step.id))
         for step in reversed(self.plan.steps):
             if str(step.id) in ids:
                 ids.update(map(str, step.dependencies))
         return [step for step in self.plan.steps if str(step.id) in ids]
 
-    def _is_ready(self, step: PlanStep, bad: Collection[str]) -> bool:
-        ids = (*step.dependencies, *step.find_awaited_steps(self.plan.steps))
-        needed = [self.context.results.get(str(step_id)) for step_id in ids]
-        return all(result is not None and result.success and str(result.step_id) not in bad for result in needed)
-
     def _must_not_repeat(self, step: PlanStep) -> bool:
         """Return whether no other step may do the same: this step has had, may have had or will have an effect."""
-        if can_repeat(step, self._library.engine.registry) or not self._agents.execution.has_all_arguments(step):
+        is_repeatable = effects_of_step(step, self._library.engine.registry).repeatable
+        if is_repeatable or not self._execution.has_all_arguments(step):
             return False
         result = self.context.results.get(str(step.id))
         return result is None or result.success or result.error_type == UNKNOWN_OUTCOME
@@ -428,7 +416,7 @@ class PlanRunner:
             self._replies,
             self._replacements,
         )
-        was_made = self._agents.execution.calls_of(self.run.id, self.run.task).was_made(call_id_of(step, 1))
+        was_made = self._execution.calls_of(self.run.id, self.run.task).was_made(call_id_of(step, 1))
         return was_made or self._is_waiting(step_id) or any(step_id in steps for steps in by_step)
 
     async def _run_step(self, step: PlanStep) -> StepResult:
@@ -438,7 +426,7 @@ class PlanRunner:
         # A reply covers one call: for another tool or other arguments, the person is asked again.
         reply = self._replies.pop(step_id, None)
         with self._events.emit_agent_start_and_end("execution", step.description):
-            result = await self._agents.execution.execute_step(step, context, attempt=attempt, reply=reply)
+            result = await self._execution.execute_step(step, context, attempt=attempt, reply=reply)
         if step.tool_type != ASK_USER:  # what a person answers is confirmed
             result.rests_on_reasoning = any(r.success and not r.is_confirmed for r in context.results.values())
         return result
@@ -456,96 +444,70 @@ class PlanRunner:
         if not effects.repeatable:
             return False
         snapshot = registry.snapshot()
-        specs = [other.spec for other in self._agents.execution.permissions.select_tools(snapshot).values()]
+        specs = [other.spec for other in self._execution.permissions.select_tools(snapshot).values()]
         alternatives = alternative_tools(
             tool, capability, step.parameters, specs, failed={tool.id}, task=step.description, limit=len(specs)
         )
-        best = next((other for other in alternatives if other.fits and _is_as_harmless(other, effects)), None)
-        if best is None or best.score < MIN_SIMILARITY:
-            return False
-        action = best.spec.capability(best.action) or best.spec.capabilities[0]
-        self._replacements[str(step.id)] = replace(step, tool_type=best.spec.model_name(action))
-        return True
+        for other in filter(lambda each: each.fits, alternatives):
+            action = other.spec.capability(other.action) or other.spec.capabilities[0]
+            own = other.spec.effects_of(action)
+            if own.read_only or (own.repeatable and not own.destructive and not effects.read_only):  # as harmless
+                if other.score < MIN_SIMILARITY:
+                    return False
+                self._replacements[str(step.id)] = replace(step, tool_type=other.spec.model_name(action))
+                return True
+        return False
 
-    def _choose_better(self, first: StepResult, second: StepResult) -> StepResult:
-        """Return the more plausible of two results of a step. A doubtful result is better than a failure."""
-        assert first.verification is not None and second.verification is not None
-        attempts = (*first.attempts, *second.attempts)
-        if second.success and second.verification.confidence >= first.verification.confidence:
-            return replace(second, attempts=attempts)
-        self._replacements.pop(str(first.step_id), None)
-        return replace(first, attempts=attempts)
-
-
-def _makes_call(step: PlanStep) -> bool:
-    return step.tool_type not in (NO_TOOL, ASK_USER)
-
-
-def _is_as_harmless(other: AlternativeTool, effects: Effects) -> bool:
-    """Return whether the other tool changes no more than the tool it replaces."""
-    capability = other.spec.capability(other.action) or other.spec.capabilities[0]
-    others = other.spec.effects_of(capability)
-    return others.read_only or (others.repeatable and not others.destructive and not effects.read_only)
-
-
-class PlanSecrets:
-    """The secrets that the steps of a plan pass to tools: they are neither stored nor shown."""
-
-    def __init__(self, run: Run, library: UnifiedToolLibrary) -> None:
-        self._secrets, self._redaction = run.secrets, library.engine.store.redaction
-        self._registry = library.engine.registry
-
-    def redact_plan(self, plan: Plan) -> Plan:
-        """Return the plan as it is stored and shown. Its secrets are also removed from all later entries of the run."""
-        step_ids = [str(step.id) for step in plan.steps]
-        return replace(plan, steps=tuple(self._redact_step(step, step_ids) for step in plan.steps))
+    # Secrets that steps pass to tools: they are neither stored nor shown
 
     def redact(self, value: Any) -> Any:
         """Return the value without secrets and without what databases reject, so that it may be stored elsewhere."""
-        return map_texts(to_storable_text, self._secrets.redact(value))
+        return map_texts(to_storable_text, self.run.secrets.redact(value))
 
-    def add_referenced_secrets(self, plan: Plan, result: StepResult) -> None:
+    def redact_plan(self, plan: Plan) -> Plan:
+        """Return the plan as it is stored and shown. Its secrets are also removed from all later entries of the run."""
+        step_ids, blank = [str(step.id) for step in plan.steps], self._library.engine.store.redaction.replacement
+        steps = []
+        for step in plan.steps:
+            parameters, secret_names = step.parameters, self._find_secret_names(step.tool_type)
+            literal = {n: value for n, value in parameters.items() if not find_referenced_steps(value, step_ids)}
+            self.run.secrets.add_params(literal, secret_names)
+            if hidden := literal.keys() & secret_names:
+                step = replace(step, parameters={**parameters, **dict.fromkeys(hidden, blank)})
+            steps.append(step)
+        return replace(plan, steps=tuple(steps))
+
+    def _add_referenced_secrets(self, result: StepResult) -> None:
         """Treat what a step of the plan passes on from this result to a secret parameter as a secret."""
         results = {str(result.step_id): result.output}
-        for step in plan.steps:
+        for step in self.plan.steps:
             for name in self._find_secret_names(step.tool_type) & step.parameters.keys():
                 if values := find_referenced_values(step.parameters[name], results):
-                    self._secrets.add_params({name: values}, frozenset({name}))
-
-    def _redact_step(self, step: PlanStep, step_ids: Collection[str]) -> PlanStep:
-        secret_names = self._find_secret_names(step.tool_type)
-        parameters = step.parameters.items()
-        literal = {name: value for name, value in parameters if not find_referenced_steps(value, step_ids)}
-        self._secrets.add_params(literal, secret_names)
-        hidden = literal.keys() & secret_names
-        if not hidden:
-            return step
-        return replace(step, parameters={**step.parameters, **dict.fromkeys(hidden, self._redaction.replacement)})
+                    self.run.secrets.add_params({name: values}, frozenset({name}))
 
     def _find_secret_names(self, tool_type: str) -> frozenset[str]:
         try:
-            return self._registry.find(tool_type)[1].secret_names
+            return self._library.engine.registry.find(tool_type)[1].secret_names
         except ToolNotFound:
             return frozenset()
+
+
+def makes_call(step: PlanStep | StepResult) -> bool:
+    return step.tool_type not in (NO_TOOL, ASK_USER)
 
 
 def answer_of_plan(run: Run, summary: Mapping[str, Any], timings: dict[str, float]) -> AgentAnswer[str]:
     """Return what a run with a plan has come to, with the steps in the order of the plan."""
     plan, results = run.plan or EMPTY_PLAN, {step.id: step for step in run.steps}
     steps = tuple(results[str(step.id)] for step in plan.steps if str(step.id) in results)
-    answer = run.answer(summary)
-    errors = collect_errors(plan, steps, run.reason, detect_language(run.task))
+    stop = [f"The run was stopped: {run.reason.rstrip('.')}."] if run.reason else []
+    language = detect_language(run.task)
+    errors = tuple(translate_error(error, language) for error in [*list_problems(plan, steps), *stop])
     verification = combine_verifications(steps)
-    return replace(answer, steps=steps, verification=verification, errors=errors, timings=timings)
+    return replace(run.answer(summary), steps=steps, verification=verification, errors=errors, timings=timings)
 
 
-def collect_errors(plan: Plan, results: Sequence[StepResult], stop_reason: str, language: str) -> tuple[str, ...]:
-    """Return the problems of the plan, the issues of the results, and why the run stopped early."""
-    issues = (
-        f"Step {result.step_id}: {issue}"
-        for result in results
-        if result.verification is not None and not result.skipped
-        for issue in result.verification.issues
-    )
-    stop = [f"The run was stopped: {stop_reason.rstrip('.')}."] if stop_reason else []
-    return tuple(translate_error(error, language) for error in (*plan.problems, *issues, *stop))
+def list_problems(plan: Plan, results: Sequence[StepResult]) -> list[str]:
+    """Return the problems of the plan and of the results."""
+    checked = [(r, r.verification) for r in results if r.verification is not None and not r.skipped]
+    return [*plan.problems, *(f"Step {r.step_id}: {issue}" for r, checks in checked for issue in checks.issues)]

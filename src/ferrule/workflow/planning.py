@@ -115,8 +115,8 @@ class PlanningAgent:
                 break
             plan, problem = _parse_plan_text(text, offer)
             if plan is not None:
-                plan = _mark_made_up_numbers(plan, text_of_evidence(question, history, ()), offer)
-                problem = problem or _describe_made_up_number(plan, offer)
+                plan, made_up = _mark_made_up_numbers(plan, text_of_evidence(question, history, ()), offer)
+                problem = problem or made_up
                 if not problem:
                     return plan
             repaired = plan or repaired
@@ -158,14 +158,18 @@ class PlanningAgent:
         for value in find_json_values(text):
             revised = parse_plan(value, offer.actions, after=started, failed=failed, once=once)
             if revised is not None:
-                revised = _mark_made_up_numbers(revised, text_of_evidence(question, history, results.values()), offer)
+                evidence = text_of_evidence(question, history, results.values())
+                revised, _ = _mark_made_up_numbers(revised, evidence, offer)
                 return replace(revised, revised_for=tuple(bad), problems=(*plan.problems, *revised.problems))
         return considered
 
     async def _ask_model(
         self, messages: Sequence[Message], offer: ToolOffer, schema: dict[str, Any] = PLAN_SCHEMA
     ) -> str:
-        schema = _require_known_tools(schema, offer)
+        if len(offer.actions) <= MAX_NAMES_IN_SCHEMA:  # servers that hold a model to it allow no other tools then
+            schema = copy_json(schema)
+            step: dict[str, Any] = schema["properties"]["steps"]["items"]["properties"]
+            step["tool_type"] = {"type": "string", "enum": [*offer.actions, NO_TOOL, ASK_USER]}
         # A model that reasons has read the tools in the prompt; with their schemas too, small ones write calls.
         tools = () if can_reason(self._model) else offer.schemas
         request = ModelRequest(messages=messages, tools=tools, tool_choice="none", answer_schema=schema)
@@ -207,16 +211,6 @@ def _describe_parameters(capability: ToolCapability) -> Iterator[str]:
         yield parameter.name + ("" if parameter.required else "?") + (f": {kind}" if kind else "")
 
 
-def _require_known_tools(schema: dict[str, Any], offer: ToolOffer) -> dict[str, Any]:
-    """Return the schema of a plan whose steps use no other tools, for servers that hold a model to it."""
-    if len(offer.actions) > MAX_NAMES_IN_SCHEMA:
-        return schema
-    limited: dict[str, Any] = copy_json(schema)
-    step: dict[str, Any] = limited["properties"]["steps"]["items"]["properties"]
-    step["tool_type"] = {"type": "string", "enum": [*offer.actions, NO_TOOL, ASK_USER]}
-    return limited
-
-
 def _build_revision_prompt(
     question: str,
     plan: Plan,
@@ -230,19 +224,24 @@ def _build_revision_prompt(
     replaced = "; ".join(f"[{step.id}] {step.description}" for step in plan.steps if str(step.id) not in started_ids)
     numbers = [step.id for step in started if isinstance(step.id, int)]
     final = [f"[{r.step_id}]" for r in results.values() if r.failed_or_implausible and str(r.step_id) not in bad_ids]
+    done = []
+    for result in results.values():
+        summary = result.summary
+        if not result.is_confirmed:  # a step that changes something could contain it
+            use = (
+                f"steps that change nothing can use it as ${{{result.step_id}}}"
+                if result.success
+                else "the step failed"
+            )
+            summary = f"[{result.step_id}] {result.description}: not shown, because no tool confirms it; {use}"
+        done.append(summary)
     return REVISION[language].format(
-        done="\n".join(r.summary if r.is_confirmed else _hide_result(r) for r in results.values()),
+        done="\n".join(done),
         bad=", ".join(f"[{step_id}]" for step_id in bad),
         never=FINAL_STEPS[language].format(steps=", ".join(final)) if final else "",
         replaced=REPLACED_STEPS[language].format(steps=replaced) if replaced else "",
         number=1 + max(numbers, default=0),
     )
-
-
-def _hide_result(result: StepResult) -> str:
-    """Return what a plan may know about an unconfirmed result: a step that changes something could contain it."""
-    use = f"steps that change nothing can use it as ${{{result.step_id}}}" if result.success else "the step failed"
-    return f"[{result.step_id}] {result.description}: not shown, because no tool confirms it; {use}"
 
 
 def _parse_plan_text(text: str, offer: ToolOffer) -> tuple[Plan | None, str]:
@@ -256,24 +255,18 @@ def _parse_plan_text(text: str, offer: ToolOffer) -> tuple[Plan | None, str]:
     return None, problem
 
 
-def _mark_made_up_numbers(plan: Plan, evidence: str, offer: ToolOffer) -> Plan:
-    """Mark the numbers that calculations of the plan take from nowhere, though another tool may know them."""
-    if not _list_unused_tools(plan, offer):
-        return plan
-    marked = [
-        replace(step, made_up_number=find_made_up_operand(step.parameters, evidence) or "") for step in plan.steps
-    ]
-    return replace(plan, steps=tuple(marked))
+def _mark_made_up_numbers(plan: Plan, evidence: str, offer: ToolOffer) -> tuple[Plan, str]:
+    """Mark the numbers that calculations of the plan take from nowhere, though another tool may know them.
 
-
-def _describe_made_up_number(plan: Plan, offer: ToolOffer) -> str:
-    step = next((step for step in plan.steps if step.made_up_number), None)
-    if step is None:
-        return ""
-    tools = ", ".join(_list_unused_tools(plan, offer)[:MAX_OTHER_TOOLS])
-    return MADE_UP_NUMBER.format(step=step.id, number=step.made_up_number, tools=tools)
-
-
-def _list_unused_tools(plan: Plan, offer: ToolOffer) -> list[str]:
+    Return also what is wrong with the first of them.
+    """
     chosen = {step.tool_type for step in plan.steps}
-    return [name for name, (tool, _) in offer.actions.items() if name not in chosen and tool.id not in CORE_TOOLS]
+    tools = [name for name, (tool, _) in offer.actions.items() if name not in chosen and tool.id not in CORE_TOOLS]
+    if not tools:
+        return plan, ""
+    steps = tuple(replace(s, made_up_number=find_made_up_operand(s.parameters, evidence) or "") for s in plan.steps)
+    names = ", ".join(tools[:MAX_OTHER_TOOLS])
+    problems = (
+        MADE_UP_NUMBER.format(step=s.id, number=s.made_up_number, tools=names) for s in steps if s.made_up_number
+    )
+    return replace(plan, steps=steps), next(problems, "")

@@ -1,4 +1,4 @@
-"""What a step may use: the results of earlier steps, their numbers, and the results of tools as text."""
+"""What steps may use of earlier results, the results of tools as text, and the answer that is written from them all."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from ferrule.agent.answer import NO_TOOL, PlanStep, StepResult
+from ferrule.agent.answer import NO_TOOL, Plan, PlanStep, StepResult
 from ferrule.core.content import as_text
+from ferrule.core.messages import Usage, user_message
+from ferrule.core.model import Model, ModelRequest, can_reason
 from ferrule.core.patterns import lazy_pattern
+from ferrule.errors import ModelError
 from ferrule.hub.synthesis import strategy_tag_of
+from ferrule.texts.answers import main_text
+from ferrule.texts.error_messages import translate_error
+from ferrule.texts.language import detect_language
 from ferrule.texts.numbers import find_numbers
-from ferrule.texts.shorten import shorten
+from ferrule.texts.planning_prompts import NO_ANSWER, NO_RESULT, REASONED_INSTEAD, SYNTHESIS
+from ferrule.texts.shorten import shorten, single_line
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,7 +100,8 @@ def find_made_up_number(text: str, evidence: str, constants: Sequence[float] = (
         digits = len(number.partition(".")[2])
         if digits not in rounded:
             rounded[digits] = {round(value, digits) for value in evidence_values}
-        if float(number) not in rounded[digits] and not _is_written_out(float(number), evidence):
+        # It may be written out in words: `twenty`, `二十`.
+        if float(number) not in rounded[digits] and all(span.value != float(number) for span in find_numbers(evidence)):
             return number
     return None
 
@@ -102,11 +110,6 @@ def find_made_up_operand(parameters: Mapping[str, Any], evidence: str) -> str | 
     """Return the first made-up number in arguments that are calculations. References to results are not numbers."""
     calculations = [value for value in parameters.values() if isinstance(value, str) and _CALCULATION.fullmatch(value)]
     return next(filter(None, (find_made_up_number(text, evidence, _CONSTANTS) for text in calculations)), None)
-
-
-def _is_written_out(number: float, evidence: str) -> bool:
-    """Return whether a number is in the evidence as words: `twenty`, `二十`."""
-    return any(span.value == number for span in find_numbers(evidence))
 
 
 def _read_numbers(text: str) -> Iterator[str]:
@@ -131,10 +134,12 @@ def format_result(output: Any, *, name: str, tags: Collection[str] = ()) -> str:
 
 
 def _format_by_kind(output: Any, kind: str) -> str:
-    if kind == "search" and (hits := _find_hits(output)) is not None:
-        return "\n".join(_format_hit(hit) for hit in hits[:MAX_HITS])
+    if kind == "search":
+        lists = [output.get(key) for key in _LIST_KEYS] if isinstance(output, Mapping) else [output]
+        if (hits := next((each for each in lists if isinstance(each, list)), None)) is not None:
+            return "\n".join(map(_format_hit, hits[:MAX_HITS]))
     if kind == "history" and isinstance(output, list):
-        return "\n".join(_format_turn(turn) for turn in output)
+        return "\n".join(map(_format_turn, output))
     if kind == "time" and isinstance(output, Mapping) and isinstance(output.get("text"), str):
         return str(output["text"])
     if isinstance(output, Mapping) and len(output) == 1:
@@ -148,14 +153,6 @@ def _format_turn(turn: Any) -> str:
     return f"- {turn['question']}" + (f" → {turn['answer']}" if turn.get("answer") else "")
 
 
-def _find_hits(output: Any) -> list[Any] | None:
-    if isinstance(output, list):
-        return output
-    if isinstance(output, Mapping):
-        return next((output[key] for key in _LIST_KEYS if isinstance(output.get(key), list)), None)
-    return None
-
-
 def _format_hit(hit: Any) -> str:
     if not isinstance(hit, Mapping):
         return f"- {as_text(hit)}"
@@ -164,3 +161,81 @@ def _format_hit(hit: Any) -> str:
     url = hit.get("url") or hit.get("link")
     text = ": ".join(str(part) for part in (title, snippet) if part) or as_text(hit)
     return f"- {text}" + (f" ({url})" if url else "")
+
+
+# The answer to the question, from the results of all steps
+
+
+class CoordinationAgent:
+    """Writes the answer."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self.usage = Usage()
+
+    async def synthesize(
+        self,
+        question: str,
+        plan: Plan,
+        results: Sequence[StepResult],
+        *,
+        may_reason: bool = True,
+        history: str = "",
+    ) -> str:
+        """Write the answer from all results, if the model can reason and `may_reason` is true.
+
+        If a step failed, an answer with a number that is not in the results is replaced by what was tried.
+
+        The result of a single step is the answer itself. Without a thinking model, the answer is the last good result
+        that is not empty, or the last one of each branch of the plan.
+        """
+        good = [result for result in results if result.success and result.result.strip()]
+        if not good:
+            return _explain_failure(question, results)
+        answer = ""
+        if may_reason and len(results) > 1 and can_reason(self._model):
+            answer = await self._write_answer(question, results)
+        answer = answer or _combine_last_results(plan, good)
+        is_complete = all(r.success and not r.made_up_number and not r.is_reasoned_instead for r in results)
+        # Numbers may also come from errors, and from what the model said in place of a tool.
+        others = [result.result if result.is_reasoned_instead else result.error or "" for result in results]
+        evidence = "\n".join([text_of_evidence(question, history, results), *others])
+        if not is_complete and find_made_up_number(answer, evidence):
+            return _explain_failure(question, results)  # a model fills in what is missing
+        reasoned = dict.fromkeys(result.tool_type for result in results if result.is_reasoned_instead)
+        note = REASONED_INSTEAD[detect_language(question)].format(tools=", ".join(reasoned)) if reasoned else ""
+        return f"{answer}\n{note}".rstrip()
+
+    async def _write_answer(self, question: str, results: Sequence[StepResult]) -> str:
+        summaries = "\n".join(result.summary for result in results)
+        prompt = "\n\n".join([question, summaries, SYNTHESIS[detect_language(question)]])
+        try:
+            reply = await self._model.generate(ModelRequest(messages=[user_message(prompt)]))
+        except ModelError:
+            return ""
+        self.usage += reply.usage
+        return reply.text.strip()
+
+
+def _explain_failure(question: str, results: Sequence[StepResult]) -> str:
+    """Return the answer if the results do not give one: what was tried, with what was found and what failed."""
+    language = detect_language(question)
+    heading, line, doubt = NO_ANSWER[language]
+    lines = [heading]
+    for result in results:
+        error = translate_error(result.error or NO_RESULT[language], language)
+        outcome = shorten(single_line(result.result if result.success else error), 200)
+        if result.made_up_number:
+            outcome += doubt.format(number=result.made_up_number)
+        lines.append(line.format(number=result.step_id, description=result.description, outcome=outcome))
+    return "\n".join(lines)
+
+
+def _combine_last_results(plan: Plan, good: Sequence[StepResult]) -> str:
+    """Combine the results that no later successful step needed; the others were intermediate."""
+    ids = {str(result.step_id) for result in good}
+    needed = {str(dependency) for step in plan.steps if str(step.id) in ids for dependency in step.dependencies}
+    last = [result for result in good if str(result.step_id) not in needed]
+    if len(last) == 1:
+        return main_text(last[0].result)
+    return "\n".join(f"{result.description.rstrip('.。')}: {main_text(result.result)}" for result in last)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
-from ferrule.agent.answer import ASK_USER, NO_TOOL, AgentAnswer, AgentState, OnEvent, StepResult
+from ferrule.agent.answer import AgentAnswer, AgentState, OnEvent
 from ferrule.agent.budget import BudgetedModel, RunBudget, RunLimits
 from ferrule.agent.calls import Answers, ApprovalDecisions, PausedRuns, RunRequests, require_question
 from ferrule.agent.run import Run, lock_run
@@ -19,10 +19,9 @@ from ferrule.core.permission import PLANNER_PRINCIPAL, CallPolicy, Principal
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.policy.approvals import Person, check_person
 from ferrule.workflow.execution import ExecutionAgent
-from ferrule.workflow.plan_runner import PlanRunner, WorkflowAgents, answer_of_plan
+from ferrule.workflow.plan_runner import PlanRunner, answer_of_plan, makes_call
 from ferrule.workflow.planning import PlanningAgent, make_planning_toolbox
-from ferrule.workflow.synthesis import CoordinationAgent
-from ferrule.workflow.verification import VerificationAgent
+from ferrule.workflow.results import CoordinationAgent
 
 
 class Workflow:
@@ -95,7 +94,7 @@ class Workflow:
             budget = RunBudget(
                 self._limits,
                 usage=run.usage,
-                calls=sum(map(is_call, run.steps)),
+                calls=sum(makes_call(step) and not step.skipped for step in run.steps),
                 seconds=run.seconds,
                 run_costs=run.costs,
             )
@@ -117,11 +116,26 @@ class Workflow:
         events = budget.attach(engine, self._principal, stored.id)
         stored.costs = budget.run_costs
         plan, results = self._paused.pop(stored) or (stored.plan, {step.id: step for step in stored.steps})
-        agents, requests = await self._make_agents(stored, budget), RunRequests(stored, engine, budget, self._person)
+        library, failing_model = self._library, BudgetedModel(self._model, budget)
+        model = BudgetedModel(self._model, budget, asks_for_more=True)
+        permitted = self._toolbox.permissions.select_tools(engine.registry.snapshot()).values()
+        stored.context.available_tools = [tool.spec for tool in permitted]
+        memory = await library.create_run_memory(stored.context, permissions=self._toolbox.permissions)
+        execution = ExecutionAgent(
+            library,
+            model,
+            policy=self._policy,
+            principal=self._principal,
+            memory=memory,
+            failing_model=failing_model,
+        )
+        requests = RunRequests(stored, engine, budget, self._person)
         run = PlanRunner(
             stored,
-            agents,
-            self._library,
+            library,
+            planning=PlanningAgent(library, model, toolbox=self._toolbox),
+            execution=execution,
+            coordination=CoordinationAgent(model),
             plan=plan,
             results=results,
             budget=budget,
@@ -131,7 +145,7 @@ class Workflow:
             requires_plan=requires_plan,
         )
         if is_resumed:
-            await agents.execution.calls_of(stored.id, stored.task).restore(stored)
+            await execution.calls_of(stored.id, stored.task).restore(stored)
             run.apply_replies(*await requests.match_replies(answer, approvals))
         try:
             await self._run_stages(run)
@@ -150,26 +164,6 @@ class Workflow:
     async def _run_stages(self, run: PlanRunner) -> None:
         """Call the stages of a run until it has an answer or waits for a person."""
         raise NotImplementedError
-
-    async def _make_agents(self, run: Run, budget: RunBudget) -> WorkflowAgents:
-        library, failing_model = self._library, BudgetedModel(self._model, budget)
-        model = BudgetedModel(self._model, budget, asks_for_more=True)
-        permitted = self._toolbox.permissions.select_tools(library.engine.registry.snapshot()).values()
-        run.context.available_tools = [tool.spec for tool in permitted]
-        memory = await library.create_run_memory(run.context, permissions=self._toolbox.permissions)
-        return WorkflowAgents(
-            PlanningAgent(library, model, toolbox=self._toolbox),
-            ExecutionAgent(
-                library,
-                model,
-                policy=self._policy,
-                principal=self._principal,
-                memory=memory,
-                failing_model=failing_model,
-            ),
-            VerificationAgent(),
-            CoordinationAgent(model),
-        )
 
 
 class SimpleWorkflow(Workflow):
@@ -190,8 +184,3 @@ class SimpleWorkflow(Workflow):
                 return
             await run.verify(results)
         await run.synthesize()
-
-
-def is_call(result: StepResult) -> bool:
-    """Return whether a result is that of a tool call."""
-    return result.tool_type not in (NO_TOOL, ASK_USER) and not result.skipped
