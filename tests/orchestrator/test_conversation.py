@@ -1,6 +1,7 @@
 """What was said before, as it was when a question arrived."""
 
 import asyncio
+import json
 import time
 
 import pytest
@@ -193,3 +194,40 @@ async def test_small_talk_does_not_crowd_out_what_was_asked(monkeypatch):
         turns = await memory.create_snapshot("c").turns()
         assert [(turn.question, turn.answer) for turn in turns if turn.is_question] == [("What is tea?", "A drink.")]
         assert len(turns) < 20
+
+
+@pytest.mark.parametrize("named", ["question", "answer"])
+async def test_a_plan_may_write_to_whom_the_user_has_named_earlier_in_the_conversation(named):
+    sent: list[str] = []
+
+    @tool
+    async def read_page(url: str) -> str:
+        """Return the text of a page."""
+        return "News."
+
+    @tool
+    async def send_email(to: str, subject: str) -> str:
+        """Send an email."""
+        sent.append(to)
+        return "sent"
+
+    steps = [
+        {"id": 1, "tool_type": "read_page", "parameters": {"url": "https://news.example/"}},
+        {
+            "id": 2,
+            "tool_type": "send_email",
+            "parameters": {"to": "ann@corp.example", "subject": "News"},
+            "dependencies": [1],
+        },
+    ]
+    plan = json.dumps({"steps": [{"description": "d", **step} for step in steps]})
+    texts = {"question": "My colleague is ann@corp.example", "answer": "Do I have colleagues?"}
+    first_reply = "Noted." if named == "question" else "Ann, ann@corp.example."
+    async with UnifiedToolLibrary() as library:
+        library.register(read_page, send_email)
+        model = ScriptedModel([first_reply, plan, "Sent."])
+        orchestrator = Orchestrator(library, model, workflow="simple", cache_ttl=None)
+        await orchestrator.process_task(texts[named], strategy="direct")
+        answer = await orchestrator.process_task("Read https://news.example/ and write to her", strategy="plan")
+    assert sent == (["ann@corp.example"] if named == "question" else []), answer.text
+    assert (answer.state.value == "waiting") == (named == "answer")

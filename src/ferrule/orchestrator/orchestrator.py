@@ -25,7 +25,15 @@ from ferrule.agent.formats import find_json_values
 from ferrule.agent.run import Run, new_run_id
 from ferrule.core.content import as_text
 from ferrule.core.events import ToolEngineEventType
-from ferrule.core.messages import Message, Usage, assistant_message, system_message, text_of_message, user_message
+from ferrule.core.messages import (
+    Message,
+    Usage,
+    assistant_message,
+    is_note,
+    system_message,
+    text_of_message,
+    user_message,
+)
 from ferrule.core.model import Model, ModelRequest, can_reason
 from ferrule.core.names import did_you_mean
 from ferrule.core.permission import CallPolicy, Principal
@@ -436,9 +444,13 @@ class Orchestrator:
     # The strategies
 
     async def _run_plan(self, request: TaskRequest) -> AgentAnswer:
-        history = history_as_text([*turns_of(request.messages), *request.turns], detect_language(request.task))
+        turns = [*turns_of(request.messages), *request.turns]
+        history = history_as_text(turns, detect_language(request.task))
         workflow, facts = self.workflow, _format_context(request.context)
-        context = {"history": "\n\n".join(filter(None, [facts, history]))}
+        context = {
+            "history": "\n\n".join(filter(None, [facts, history])),
+            "questions": [turn.question for turn in turns[-MAX_HISTORY_TURNS:]],
+        }
         try:
             return await workflow.run(
                 request.task,
@@ -566,7 +578,7 @@ def turns_of(messages: Sequence[Message]) -> list[Turn]:
     turns: list[Turn] = []
     for message in messages:
         text = text_of_message(message)
-        if message["role"] == "user":
+        if message["role"] == "user" and not is_note(message):
             turns.append(Turn(question=text))
         elif message["role"] == "assistant" and turns and text:
             turns[-1] = replace(turns[-1], answer=text)

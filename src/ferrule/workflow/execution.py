@@ -160,7 +160,8 @@ class ExecutionAgent:
         """Tell what decides about the targets of calls which texts the step may use, besides results of its run."""
         if context.question not in self._texts:
             self._texts |= {context.question, context.history}
-            origins.add_trusted(context.question)
+            for text in (context.question, *context.earlier_questions):
+                origins.add_trusted(text)
             if context.history:
                 origins.add_untrusted(context.history, "from the conversation before")
         self._texts.add(f"step {step.id}")

@@ -31,6 +31,7 @@ from ferrule.agent.budget import HumanRequest, NeedsPerson, RunBudget
 from ferrule.agent.calls import HumanReply, RunRequests
 from ferrule.agent.run import Run
 from ferrule.core.events import RunEvents, ToolEngineEventType
+from ferrule.core.messages import text_of_message
 from ferrule.errors import PERMISSION_DENIED, ToolNotFound
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory.advice import alternative_tools
@@ -87,7 +88,10 @@ class PlanRunner:
         self._budget, self._requests, self._emit = budget, requests, on_event or (lambda event: None)
         self._stored_plan, self._requires_plan = plan, requires_plan
         self._plan: Plan | None = None
-        self.context = StepContext(question=run.task, run_id=run.id, results=results, history=run.history)
+        earlier = tuple(text_of_message(message) for message in run.messages[: run.begin_length - 1])
+        self.context = StepContext(
+            question=run.task, run_id=run.id, results=results, history=run.history, earlier_questions=earlier
+        )
         self._usage_before = run.usage
         self._running: dict[str, asyncio.Task[StepResult]] = {}
         self._replacements: dict[str, PlanStep] = {}

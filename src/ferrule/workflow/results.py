@@ -32,6 +32,8 @@ class StepContext:
     """By step id, as text."""
     history: str = ""
     """The conversation before the question, if the question refers to it."""
+    earlier_questions: tuple[str, ...] = ()
+    """What the user has written in that conversation."""
 
     @classmethod
     def of(cls, context: StepContext | Mapping[str, Any]) -> StepContext:

@@ -60,7 +60,8 @@ class Workflow:
         budget: RunBudget | None = None,
         requires_plan: bool = False,
     ) -> AgentAnswer[str]:
-        """Answer a question. `context["history"]` is the conversation before it, as text.
+        """Answer a question. `context["history"]` is the conversation before it, as text, and `context["questions"]`
+        what the user has written in it.
 
         `budget` is given by a caller who has used part of the limits for this question already. A question for which
         the model writes no plan is one step, or NoPlan if the caller `requires_plan`.
@@ -69,8 +70,9 @@ class Workflow:
         async with lock_run(self._library.engine.store, run.id) as lock:
             if run_id is not None:
                 await run.require_new()
-            history = str((context or {}).get("history", ""))
-            run.begin([user_message(task)], workflow=self.kind, history=history)
+            context = context or {}
+            messages = [user_message(text) for text in (*context.get("questions", ()), task)]
+            run.begin(messages, workflow=self.kind, history=str(context.get("history", "")))
             budget = budget or RunBudget(self._limits)
             result = await self._continue(run, budget, on_event, requires_plan=requires_plan)
             lock.release_in_background = result.state is not AgentState.WAITING  # nobody continues it
