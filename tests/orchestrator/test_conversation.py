@@ -228,6 +228,6 @@ async def test_a_plan_may_write_to_whom_the_user_has_named_earlier_in_the_conver
         model = ScriptedModel([first_reply, plan, "Sent."])
         orchestrator = Orchestrator(library, model, workflow="simple", cache_ttl=None)
         await orchestrator.process_task(texts[named], strategy="direct")
-        answer = await orchestrator.process_task("Read https://news.example/ and write to her", strategy="plan")
-    assert sent == (["ann@corp.example"] if named == "question" else []), answer.text
+        answer = await orchestrator.process_task("And write to her about https://news.example/", strategy="plan")
+    assert sent == (["ann@corp.example"] if named == "question" else []), [r.reason for r in answer.approvals]
     assert (answer.state.value == "waiting") == (named == "answer")
