@@ -58,13 +58,6 @@ _POSSIBLE_MARKER = lazy_pattern(
     re.MULTILINE,
 )
 _MARKER = lazy_pattern(
-    rf"<(?=[^\W\d]|[/|｜])|✿|\]<\]|\A\s*to=(?=[\w.:-]{{1,100}}[ ]?<)"
-    rf"|\[(?=\s*+[\w{{/\"'`(\[])|\{{(?=\s*+[\"'“\w}}])|[`~◁]|\bfunctools\["
-    rf"|(?<![\w./\\-]){NAME}[ \t]?\("
-    rf"|^[ \t>*#]*{notations.FIRST_WORDS}|{notations.NEXT_TURN}",
-    re.MULTILINE,
-)
-_MARKER = lazy_pattern(
     rf"(?P<analysis>{_ANALYSIS})|(?P<answer>{_ANSWER})|(?P<thinking>{_THINKING_OPEN})|(?P<thought>{_THINKING_CLOSE})"
     rf"|(?P<header>{_HEADER})|(?P<xml>{notations.XML_OPENING})|(?P<tagged>{notations.TAG_OPENING})|(?P<tags><tool>)"
     rf"|(?P<part>{notations.CALL_PART})"
