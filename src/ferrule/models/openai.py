@@ -15,15 +15,15 @@ from ferrule.errors import MissingExtra, ModelRefused, ModelUnavailable, SetupEr
 from ferrule.models.network_model import (
     COMMON_SDK_ERRORS,
     ErrorTable,
-    FeatureNegotiation,
-    LazyClient,
+    NetworkModel,
     OptionalFeature,
+    Parameters,
     Reductions,
     read_events,
     report_unreadable_reply,
     schema_instruction,
 )
-from ferrule.models.reply_checks import complete_usage, hide_key, read_count, read_field, read_list, read_text
+from ferrule.models.reply_checks import read_count, read_field, read_list, read_text
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -65,7 +65,7 @@ _FINISH_REASONS: dict[str, FinishReason] = {
 }
 
 
-class OpenAIModel:
+class OpenAIModel(NetworkModel):
     """A model of OpenAI, Ollama, vLLM, llama.cpp, DeepSeek, Qwen … : whatever answers at the base URL.
 
     Base URL and key are read from `OPENAI_BASE_URL` and `OPENAI_API_KEY` unless they are passed. If a base URL is
@@ -73,11 +73,14 @@ class OpenAIModel:
     need none. The model itself makes one attempt; an agent that is given it makes more (`RetryingModel`).
     """
 
+    features, errors = _FEATURES, OPENAI_ERRORS
+
     def __init__(
         self, model: str, *, base_url: str | None = None, api_key: str | None = None, provider: str = "openai"
     ) -> None:
         """Use `provider` as the prefix of the name."""
-        self.model, self._provider = model, provider
+        super().__init__(f"{provider}:{model}")
+        self.model = model
         if api_key is None and base_url is None:
             api_key = os.environ.get("OPENAI_API_KEY")
         if base_url is None:
@@ -88,8 +91,6 @@ class OpenAIModel:
                 f"The base URL {self.base_url!r} of {self.name} is not an address: write http://HOST:PORT/v1, or https://…"
             )
         self._api_key = api_key or None
-        self._client = LazyClient(self._create_client)
-        self._negotiation = FeatureNegotiation(self.name, _FEATURES, OPENAI_ERRORS)
         # OpenAI's own models accept only the new name, most other servers know only the old one.
         names = ("max_completion_tokens", "max_tokens")
         at_openai = self.base_url is None or "api.openai.com" in self.base_url
@@ -97,31 +98,9 @@ class OpenAIModel:
         self.can_end_reply = not at_openai
         """Models of other servers may write calls as text, and go on as if they had the results."""
 
-    @property
-    def name(self) -> str:
-        return f"{self._provider}:{self.model}"
-
-    async def generate(self, request: ModelRequest | str, on_text: TextSink | None = None) -> ModelReply:
-        request = ModelRequest.of(request)
-        client = await self._client.get()
-        reply = await hide_key(
-            client.api_key,
-            on_text,
-            lambda sink: self._negotiation.send(
-                lambda reductions: self._build_parameters(request, reductions, stream=on_text is not None),
-                lambda parameters: self._send_request(client, parameters, sink),
-            ),
-        )
-        return complete_usage(reply, request)
-
-    async def aclose(self) -> None:
-        """Close the connections. The model can still be used; it opens new ones."""
-        await self._client.aclose()
-
-    def _build_parameters(self, request: ModelRequest, reductions: Reductions, *, stream: bool) -> dict[str, Any]:
-        """Return the parameters of `chat.completions.create`, without what the server has refused before."""
+    def _build_parameters(self, request: ModelRequest, reductions: Reductions, *, stream: bool) -> Parameters:
         reduced = reductions.get
-        parameters: dict[str, Any] = {
+        parameters: Parameters = {
             "model": self.model,
             "messages": [_encode_message_arguments(message) for message in request.messages],
         }
@@ -142,9 +121,7 @@ class OpenAIModel:
                 parameters["stream_options"] = {"include_usage": True}
         return parameters
 
-    async def _send_request(
-        self, client: AsyncOpenAI, parameters: dict[str, Any], on_text: TextSink | None
-    ) -> ModelReply:
+    async def _send_request(self, client: AsyncOpenAI, parameters: Parameters, on_text: TextSink | None) -> ModelReply:
         builder = OpenAIReplyBuilder(on_text)
         with report_unreadable_reply(self.name):
             completion: Any = await client.chat.completions.create(**parameters)

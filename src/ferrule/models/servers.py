@@ -11,7 +11,7 @@ import json
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -107,9 +107,7 @@ def find_servers(environ: Mapping[str, str], prefixes: Sequence[str] = tuple(LOC
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     # Copies: a thread that is late must not change what was reported.
-    return [
-        ServerState(server=state.server, url=state.url, models=state.models, problem=state.problem) for state in states
-    ]
+    return [replace(state) for state in states]
 
 
 def _probe(state: ServerState, environ: Mapping[str, str]) -> None:
