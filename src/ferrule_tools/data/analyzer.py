@@ -192,7 +192,12 @@ class DataAnalyzer:
         """
         if (file is None) == (sql is None):
             raise Retry("give either file or sql to draw.")
-        target = None if save_as is None else self._chart_target(save_as)
+        target = None
+        if save_as is not None:  # errors are raised before anything is drawn
+            target = self._workspace.file_parts(save_as)
+            if _file_suffix(target) not in ("png", "svg"):
+                raise Retry(f"{display_path(target)!r} must end in .png or .svg.")
+            self._workspace.require_changeable(target)
         name, data_files = (
             _name_single_table(file) if file is not None else (_CHART_TABLE, _collect_tables(tables, None))
         )
@@ -245,14 +250,6 @@ class DataAnalyzer:
             result["note"] = _ALL_TEXT_NOTE
         return result
 
-    def _chart_target(self, path: str) -> Parts:
-        """Return where to save a chart. Errors are raised before anything is drawn."""
-        parts = self._workspace.file_parts(path)
-        if _file_suffix(parts) not in ("png", "svg"):
-            raise Retry(f"{display_path(parts)!r} must end in .png or .svg.")
-        self._workspace.require_changeable(parts)
-        return parts
-
 
 def _file_suffix(parts: Parts) -> str:
     return PurePosixPath(parts[-1]).suffix.lower().removeprefix(".")
@@ -293,13 +290,18 @@ _SAMPLE_ROWS: Final = 200
 """The number of rows that are searched for examples."""
 _EXAMPLE_COUNT: Final = 3
 _MAX_EXAMPLE: Final = 100
+_DESCRIBED: Final = ("distinct_about", "min", "max")
 
 
 def describe_table(database: FileDatabase, name: str) -> dict[str, Any]:
     source = quote_name(name)
     columns = query_columns(database, source)
     described = columns[:MAX_COLUMNS]
-    rows, counts = _measure_columns(database, source, [_measures_sql(column) for column in described])
+    measures: list[dict[str, str]] = []
+    for column in described:
+        sql = _summary_measures(column, is_exact=False)
+        measures.append({"nulls": sql["count"], **{name: sql[name] for name in _DESCRIBED if name in sql}})
+    rows, counts = _measure_columns(database, source, measures)
     examples = _find_examples(database, source, described)
     output: dict[str, Any] = {
         "path": database.tables[name].path,
@@ -329,12 +331,6 @@ def _measure_columns(
     ((rows, *values),) = database.rows(f"SELECT {expressions} FROM {source}")
     remaining = iter(values)
     return rows, [{measure: next(remaining) for measure in each} for each in measures]
-
-
-def _measures_sql(column: Column) -> dict[str, str]:
-    measures = _summary_measures(column, is_exact=False)
-    counts = {"nulls": measures["count"]}
-    return counts | {name: measures[name] for name in ("distinct_about", "min", "max") if name in measures}
 
 
 def _find_examples(database: FileDatabase, source: str, columns: list[Column]) -> list[list[Any]]:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from ferrule.errors import MissingExtra, Retry
 from ferrule_tools.data.files import quote_name
@@ -25,8 +25,7 @@ _MAX_SLICES: Final = 10
 _BINS: Final = 30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChartSeries:
+class ChartSeries(NamedTuple):
     name: str
     values: list[float]
 
@@ -81,7 +80,12 @@ def _load_series(
             for column in y_columns
         ] or [("count", "CAST(count(*) AS DOUBLE)")]
         grouping = "GROUP BY 1"
-    order = _order_by_sql(kind, x_column, aggregate)
+    order = ""
+    is_ordered = is_number_type(x_column.type) or is_date_type(x_column.type)
+    if kind == "line" or (aggregate is not None and is_ordered):
+        order = "ORDER BY 1"
+    elif aggregate is not None and kind in ("bar", "pie"):
+        order = "ORDER BY 2 DESC, 1"
     sample = ""
     if kind == "scatter" and aggregate is None:
         ((count,),) = database.rows(f"SELECT count(*) FROM {source}")
@@ -98,8 +102,8 @@ def _load_series(
         )
     if not rows:
         raise Retry("there are no rows to draw.")
-    series = [
-        ChartSeries(name=name, values=[math.nan if row[index + 1] is None else row[index + 1] for row in rows])
+    series: list[ChartSeries] = [
+        ChartSeries(name, [math.nan if row[index + 1] is None else row[index + 1] for row in rows])
         for index, (name, _) in enumerate(values)
     ]
     points = ChartPoints(kind=kind, x_name=x_column.name, x=[row[0] for row in rows], series=series, notes=notes)
@@ -122,7 +126,7 @@ def _load_histogram(database: FileDatabase, source: str, x_column: Column) -> Ch
         span,
     )
     counts = dict(rows)
-    series = ChartSeries(name="count", values=[float(counts.get(index, 0)) for index in range(_BINS)])
+    series = ChartSeries("count", [float(counts.get(index, 0)) for index in range(_BINS)])
     borders = [low + span * index / _BINS for index in range(_BINS + 1)]
     return ChartPoints(kind="histogram", x_name=x_column.name, x=borders, series=[series])
 
@@ -135,20 +139,13 @@ def _require_numbers(columns: Sequence[Column], kind: str) -> None:
             raise Retry(f"{column.name!r} has no numbers but {column.type}: name another column, or CAST it in sql.")
 
 
-def _order_by_sql(kind: ChartKind, x_column: Column, aggregate: Aggregate | None) -> str:
-    """Order numbers and dates as they are, and other values by size, largest first."""
-    if kind == "line" or (aggregate is not None and (is_number_type(x_column.type) or is_date_type(x_column.type))):
-        return "ORDER BY 1"
-    return "ORDER BY 2 DESC, 1" if aggregate is not None and kind in ("bar", "pie") else ""
-
-
 def _number_sql(column: Column) -> str:
     return f"CAST({quote_name(column.name)} AS DOUBLE)"
 
 
 def _merge_small_slices(points: ChartPoints) -> ChartPoints:
-    (series,) = points.series
-    slices = [(label, value) for label, value in zip(points.x, series.values, strict=True) if value == value]
+    ((name, values),) = points.series
+    slices = [(label, value) for label, value in zip(points.x, values, strict=True) if value == value]
     if any(value < 0 for _, value in slices) or not 0 < sum(value for _, value in slices) < math.inf:
         raise Retry("a pie chart needs finite positive numbers: draw a bar chart instead.")
     slices.sort(key=lambda each: -each[1])
@@ -157,7 +154,7 @@ def _merge_small_slices(points: ChartPoints) -> ChartPoints:
         rest = slices[_MAX_SLICES - 1 :]
         slices = [*slices[: _MAX_SLICES - 1], ("other", sum(value for _, value in rest))]
         notes.append(f"{len(rest)} small slices are combined as 'other'")
-    merged = ChartSeries(name=series.name, values=[value for _, value in slices])
+    merged = ChartSeries(name, [value for _, value in slices])
     return ChartPoints(kind="pie", x_name=points.x_name, x=[label for label, _ in slices], series=[merged], notes=notes)
 
 
@@ -245,7 +242,7 @@ def draw_chart(points: ChartPoints, title: str, formats: Sequence[str]) -> tuple
     except ImportError:
         raise MissingExtra("matplotlib", "data") from None
     labels = [_format_label(value, _MAX_LABEL) for value in points.x]
-    names = [_format_label(each.name, _MAX_LABEL) for each in points.series]
+    names = [_format_label(name, _MAX_LABEL) for name, _ in points.series]
     title, x_name = _format_label(title, _MAX_TITLE), _format_label(points.x_name, _MAX_TITLE)
     families, missing = choose_fonts("".join([title, x_name, *names, *labels]))
     notes = list(points.notes)
@@ -301,9 +298,9 @@ def _drawing_settings(families: list[str]) -> Iterator[None]:
 
 def _draw_bars(axes: Any, points: ChartPoints, labels: list[str], names: list[str]) -> None:
     width = 0.8 / len(names)
-    for index, (name, series) in enumerate(zip(names, points.series, strict=True)):
+    for index, (name, (_, values)) in enumerate(zip(names, points.series, strict=True)):
         places = [place - 0.4 + width * (index + 0.5) for place in range(len(labels))]
-        axes.bar(places, series.values, width=width, label=name)
+        axes.bar(places, values, width=width, label=name)
     _label_x_axis(axes, labels)
     _label_series(axes, names)
 
@@ -311,11 +308,11 @@ def _draw_bars(axes: Any, points: ChartPoints, labels: list[str], names: list[st
 def _draw_lines_or_dots(axes: Any, points: ChartPoints, labels: list[str], names: list[str]) -> None:
     places, is_named = _x_positions(points)
     marker = "o" if len(labels) <= _MAX_LABELS else ""
-    for name, series in zip(names, points.series, strict=True):
+    for name, (_, values) in zip(names, points.series, strict=True):
         if points.kind == "line":
-            axes.plot(places, series.values, label=name, marker=marker, markersize=4)
+            axes.plot(places, values, label=name, marker=marker, markersize=4)
         else:
-            axes.scatter(places, series.values, label=name, s=14, alpha=0.7)
+            axes.scatter(places, values, label=name, s=14, alpha=0.7)
     if is_named:
         _label_x_axis(axes, labels)
     else:

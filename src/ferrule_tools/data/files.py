@@ -351,19 +351,18 @@ def _unique_title(title: str, titles: list[str]) -> str:
 
 def _common_sql_type(cells: Iterable[Any]) -> str:
     """Return the SQL type of all cells if they have the same one, else text."""
-    types = {_sql_type_of(cell) for cell in cells if cell != _EMPTY_CELL}
+    types = set()
+    for cell in cells:
+        # Workbooks have no integer type.
+        if isinstance(cell, float) and cell.is_integer() and abs(cell) < 2**53:
+            types.add("BIGINT")
+        elif cell != _EMPTY_CELL:
+            types.add(next((name for kind, name in _TYPES if isinstance(cell, kind)), "VARCHAR"))
     if types == {"BIGINT", "DOUBLE"}:
         return "DOUBLE"
     if types == {"DATE", "TIMESTAMP"}:
         return "TIMESTAMP"
     return types.pop() if len(types) == 1 else "VARCHAR"
-
-
-def _sql_type_of(cell: Any) -> str:
-    # Workbooks have no integer type.
-    if isinstance(cell, float) and cell.is_integer() and abs(cell) < 2**53:
-        return "BIGINT"
-    return next((name for kind, name in _TYPES if isinstance(cell, kind)), "VARCHAR")
 
 
 def _to_json_cell(cell: Any, kind: str) -> Any:

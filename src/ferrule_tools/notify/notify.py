@@ -54,14 +54,15 @@ from ferrule_tools.files.path_rules import Parts
 from ferrule_tools.files.workspace import Workspace, convert_file_errors, display_path
 from ferrule_tools.notify.config import (
     FORMATS,
-    SIGNERS,
     ChannelConfig,
     Level,
     Notice,
     NotifyConfig,
     WebhookFormat,
+    build_body,
     mark_as_maybe_sent,
     parse_address,
+    sign_request,
 )
 
 if TYPE_CHECKING:
@@ -91,10 +92,10 @@ class WebhookChannel:
                 "Nothing was sent: shorten the message."
             )
         url = expand_variables(self._config.url, self._environ)
-        address, body = url, service.body(notice)
+        address, body = url, build_body(self._config.format, notice)
         if self._config.secret:
             secret = expand_variables(self._config.secret, self._environ)
-            address, body = SIGNERS[self._config.format](url, body, secret, time.time())
+            address, body = sign_request(self._config.format, url, body, secret, time.time())
         secrets = Secrets.from_template([self._config.url, self._config.secret, self._config.headers], self._environ)
         secrets.add(part for part in _secret_parts(url) if len(part) >= MIN_SECRET_LENGTH)
         with secrets.hide_in_errors():
@@ -488,23 +489,20 @@ class LogChannel:
             }
         )
         if not self._path:
-            _log_line(_LOG_LEVELS[notice.level], line.decode())
+            level = _LOG_LEVELS[notice.level]
+            # Without any logging set up, Python writes warnings and errors to the standard error.
+            uses_last_resort = logging.lastResort is not None and level >= logging.lastResort.level
+            if not (logger.isEnabledFor(level) and (logger.hasHandlers() or uses_last_resort)):
+                raise ExecutionFailed(
+                    f"The logger 'ferrule.notify' has no handler for level {logging.getLevelName(level)}: set up "
+                    "logging, or give the channel a path in the configuration. Nothing was written."
+                )
+            logger.log(level, "%s", line.decode())
             return {}
         workspace = Workspace.at(self._root, protected=(), secret=())  # the user has chosen the path
         parts = workspace.file_parts(self._path)
         _append_line(workspace, parts, line + b"\n")
         return {"path": display_path(parts)}
-
-
-def _log_line(level: int, line: str) -> None:
-    # Without any logging set up, Python writes warnings and errors to the standard error.
-    uses_last_resort = logging.lastResort is not None and level >= logging.lastResort.level
-    if not (logger.isEnabledFor(level) and (logger.hasHandlers() or uses_last_resort)):
-        raise ExecutionFailed(
-            f"The logger 'ferrule.notify' has no handler for level {logging.getLevelName(level)}: set up logging, or "
-            "give the channel a path in the configuration. Nothing was written."
-        )
-    logger.log(level, "%s", line)
 
 
 def _append_line(workspace: Workspace, parts: Parts, line: bytes) -> None:

@@ -47,12 +47,11 @@ from ferrule_tools.python.script import (
     Script,
     ScriptFailure,
     ScriptResult,
-    TracebackLine,
     to_plain_json,
 )
 
 if TYPE_CHECKING:
-    from pydantic_monty import AsyncMontySession, AsyncSnapshot, ExternalSettledResult, MontyError, ResourceLimits
+    from pydantic_monty import AsyncMontySession, AsyncSnapshot, ExternalSettledResult, MontyError
 
 NAME: Final = "python_executor"
 _EXCLUDED_TOOLS: Final = frozenset({NAME, "call_tool", "ask_user", "finish_task"})
@@ -220,21 +219,18 @@ async def _open_session(config: PythonExecutorConfig) -> AsyncIterator[AsyncMont
     async def open_sandbox() -> AsyncMontySession:
         pool = monty.AsyncMonty(max_processes=1, feed_duration_limit_grace=_KILL_GRACE)
         await stack.enter_async_context(pool)
-        return await stack.enter_async_context(pool.checkout(limits=_resource_limits(config)))
+        limits: monty.ResourceLimits = {
+            "max_feed_duration_secs": config.seconds,
+            "max_memory": config.memory,
+            "max_suspensions": 3 * config.calls + _MAX_NAME_LOOKUPS,
+            "max_total_sleep_secs": config.seconds,
+        }
+        return await stack.enter_async_context(pool.checkout(limits=limits))
 
     try:
         yield await finish_despite_cancellation(open_sandbox())
     finally:
         await finish_despite_cancellation(stack.aclose())
-
-
-def _resource_limits(config: PythonExecutorConfig) -> ResourceLimits:
-    return {
-        "max_feed_duration_secs": config.seconds,
-        "max_memory": config.memory,
-        "max_suspensions": 3 * config.calls + _MAX_NAME_LOOKUPS,
-        "max_total_sleep_secs": config.seconds,
-    }
 
 
 def _build_result(value: Any, printed: str, unawaited: Sequence[str]) -> ScriptResult:
@@ -332,10 +328,10 @@ def _convert_error(error: MontyError, config: PythonExecutorConfig) -> ScriptFai
     elif _MEMORY_EXCEEDED.match(message):
         kind = "printed" if f"> {config.printed_bytes} bytes" in message else "memory"
     lines = [
-        TracebackLine(
-            number=frame.line,
-            function="" if frame.function_name in (None, "<module>") else str(frame.function_name),
-            source=(frame.source_line or "").strip(),
+        (
+            frame.line,
+            "" if frame.function_name in (None, "<module>") else str(frame.function_name),
+            (frame.source_line or "").strip(),
         )
         for frame in error.traceback()
     ]

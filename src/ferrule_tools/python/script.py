@@ -93,14 +93,8 @@ class Script:
                 raise Retry(f"`inputs` has {name[:60]!r}, which is not a variable name: use one like order_ids.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracebackLine:
-    """A line of the script in which it failed."""
-
-    number: int
-    function: str
-    """Empty outside of functions."""
-    source: str
+TracebackLine: TypeAlias = tuple[int, str, str]
+"""A line of the script in which it failed: its number, the function (empty outside of functions) and the source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,9 +165,9 @@ def _headline(failure: ScriptFailure, config: PythonExecutorConfig) -> str:
 
 def _format_traceback(lines: Sequence[TracebackLine]) -> list[str]:
     texts = []
-    for line in lines:
-        function = f" in {cut(line.function, _MAX_SOURCE)}" if line.function else ""
-        texts.append(f"  line {line.number}{function}: {cut(line.source, _MAX_SOURCE)}")
+    for number, function, source in lines:
+        where = f" in {cut(function, _MAX_SOURCE)}" if function else ""
+        texts.append(f"  line {number}{where}: {cut(source, _MAX_SOURCE)}")
     if len(texts) <= _OUTER_LINES + _INNER_LINES + 1:
         return texts
     omitted = len(texts) - _OUTER_LINES - _INNER_LINES
