@@ -139,7 +139,15 @@ def read_json(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | N
     begin, tool = find_name_line(text, at, tools)
     segment = _read_arguments_object(text, begin, at, tool) if tool else None
     segment = segment or syntax.read_json_segment(text, at, tools)
-    if segment and (_is_introduced_as_example(text, segment.start) or _is_in_sentence(text, segment)):
+    if segment is None:
+        return None
+    # Words of the same sentence may be before and after it.
+    is_in_sentence = (
+        _WORD_BEFORE.search(text.line_before(segment.start)[0]) is not None
+        and text.calls_end <= text.line_start(segment.start)
+        and text.is_prose_until_line_end(segment.end)
+    )
+    if is_in_sentence or _is_introduced_as_example(text, segment.start):
         return MarkedSegment(at, segment.end, kind="code")
     return segment
 
@@ -285,13 +293,3 @@ def is_tagged_example(text: SourceText, at: int) -> bool:
 def _find_introduction(text: SourceText, at: int) -> str:
     """Return the line before, without what was a call."""
     return text.whole[max(text.calls_end, at - 400) : at].rstrip(" \t\n`").rpartition("\n")[2]
-
-
-def _is_in_sentence(text: SourceText, segment: MarkedSegment) -> bool:
-    """Return whether words of the same sentence are before and after a segment."""
-    before = text.line_before(segment.start)[0]
-    return (
-        _WORD_BEFORE.search(before) is not None
-        and text.calls_end <= text.line_start(segment.start)
-        and text.is_prose_until_line_end(segment.end)
-    )

@@ -421,7 +421,10 @@ class ToolCallReader:
     def _advance(self, visible: list[str]) -> bool:
         """Pass on what precedes the next possible call; False if more text is needed."""
         if self._thinking:
-            return self._skip_thinking()
+            ended = END_OF_THINKING.search(self._pending)
+            self._consume(ended.end() if ended else max(0, len(self._pending) - 30))
+            self._thinking = ended is None
+            return not self._thinking
         text = SourceText(self._before + self._pending)
         offset = at = settled = len(self._before)
         while trigger := _TRIGGER.search(text.whole, at):
@@ -542,12 +545,6 @@ class ToolCallReader:
             self._prose.add_gap()
         self._thinking = marker.kind == "thinking"
         return True
-
-    def _skip_thinking(self) -> bool:
-        ended = END_OF_THINKING.search(self._pending)
-        self._consume(ended.end() if ended else max(0, len(self._pending) - 30))
-        self._thinking = ended is None
-        return not self._thinking
 
     def _pass_on(self, length: int) -> str:
         piece = self._pending[:length]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from ferrule.core.content import replace_surrogates
 from ferrule.core.messages import Usage, system_message, user_message
@@ -25,7 +25,7 @@ from ferrule.errors import (
 )
 from ferrule.kinds.function.decorator import tool
 from ferrule.models import Model, ModelReply, ModelRequest, RetryingModel, close_model
-from ferrule.models.choose import parse_model_spec
+from ferrule.models.choose import ModelFactory, parse_model_spec
 from ferrule.models.servers import LOCAL_SERVERS
 from ferrule_tools._tool_setup import describe_missing_package, require_positive
 
@@ -38,12 +38,6 @@ _PACKAGES: Final = {
     **{name: name for name in ("openai", "anthropic", "litellm")},
     **dict.fromkeys(LOCAL_SERVERS, "openai"),
 }
-
-
-class ModelFactory(Protocol):
-    """Creates the model of a spec in the configuration; None: the model that the environment determines."""
-
-    def __call__(self, spec: str | None, environ: Mapping[str, str], /) -> Model: ...
 
 
 class ModelCache:

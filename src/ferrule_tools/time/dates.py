@@ -218,7 +218,11 @@ def parse_date(text: str, now: datetime, *, prefers_future: bool = False) -> Par
     parts = _DateParts(now=now, prefers_future=prefers_future)
     start = _parse_iso_or_timestamp(rest.strip(" ,"), now)
     if start is None:
-        rest = _extract_parts(rest, parts)
+        for pattern, read in _PATTERNS:
+            match = pattern.search(rest)
+            if match is not None:
+                read(match, parts)
+                rest = f"{rest[: match.start()]} {rest[match.end() :]}"
         if _FILLER.sub("", rest) or (duration is None and parts.day is None and parts.clock is None):
             unknown = _FILLER.sub(" ", rest).strip()
             reason = f": {unknown!r} is not understood" if unknown and unknown != plain else ""
@@ -245,16 +249,6 @@ def _parse_iso_or_timestamp(text: str, now: datetime) -> ParsedDate | None:
     has_time = len(text) > 10 and (":" in text or "t" in text)
     at = parsed.replace(tzinfo=now.tzinfo) if parsed.tzinfo is None else parsed
     return ParsedDate(at=_to_existing_time(at, now), has_time=has_time)
-
-
-def _extract_parts(text: str, parts: _DateParts) -> str:
-    """Read what the patterns match, and return the text without it."""
-    for pattern, read in _PATTERNS:
-        match = pattern.search(text)
-        if match is not None:
-            read(match, parts)
-            text = f"{text[: match.start()]} {text[match.end() :]}"
-    return text
 
 
 def _combine_parts(parts: _DateParts) -> ParsedDate:

@@ -63,7 +63,8 @@ class ProviderRequest:
     """A search as a request to a provider's API."""
 
     url: str
-    params: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str | None] = field(default_factory=dict)
+    """Those without a value are left out."""
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, Any] | None = None
     """None for a GET request."""
@@ -111,7 +112,8 @@ class HttpProvider(ABC):
 
     async def _send(self, request: ProviderRequest) -> HttpResponse:
         is_get = request.body is None
-        query = f"?{urlencode(request.params, errors='replace')}" if request.params else ""
+        params = {name: value for name, value in request.params.items() if value}
+        query = f"?{urlencode(params, errors='replace')}" if params else ""
         headers = {"Accept": "application/json", **request.headers}
         return await self._client.send(
             "GET" if is_get else "POST",
@@ -247,9 +249,8 @@ class Brave(HttpProvider):
             "search_lang": language,
             "country": search.region if search.region in COUNTRIES else None,
         }
-        query_params = {name: value for name, value in params.items() if value}
         headers = {"X-Subscription-Token": self._key}
-        return ProviderRequest(url="/res/v1/web/search", params=query_params, headers=headers, unsupported=unsupported)
+        return ProviderRequest(url="/res/v1/web/search", params=params, headers=headers, unsupported=unsupported)
 
     def rows(self, answer: dict[str, Any], /) -> list[dict[str, Any]]:
         if answer.get("type") != "search":
@@ -276,12 +277,11 @@ class Brave(HttpProvider):
 
 def _brave_language(language: str | None) -> str | None:
     code = (language or "").lower()
-    named = _BRAVE_LANGUAGE_NAMES.get(code, code)
-    if named in _BRAVE_LANGUAGES:
-        return named
-    first = code.partition("-")[0]
-    first = _BRAVE_LANGUAGE_NAMES.get(first, first)
-    return first if first in _BRAVE_LANGUAGES else None
+    for each in (code, code.partition("-")[0]):
+        named = _BRAVE_LANGUAGE_NAMES.get(each, each)
+        if named in _BRAVE_LANGUAGES:
+            return named
+    return None
 
 
 def _rate_limit_delay(headers: dict[str, str]) -> float | None:
@@ -313,8 +313,7 @@ class SearxNG(HttpProvider):
             "safesearch": _SEARXNG_SAFE_LEVELS.get(search.safe or ""),
         }
         unsupported = ["region"] if search.region and not search.language else []
-        query_params = {name: value for name, value in params.items() if value}
-        return ProviderRequest(url="/search", params=query_params, unsupported=unsupported)
+        return ProviderRequest(url="/search", params=params, unsupported=unsupported)
 
     def rows(self, answer: dict[str, Any], /) -> list[dict[str, Any]]:
         pages, silent = answer["results"], answer.get("unresponsive_engines") or []
