@@ -172,8 +172,6 @@ class FailureAdvisor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlternativeTool:
-    """A tool to try instead."""
-
     spec: ToolSpec
     action: str
     score: float

@@ -86,8 +86,6 @@ class HistorySnapshot:
 
 
 class ConversationMemory:
-    """Stores conversations."""
-
     def __init__(self, store: ToolKnowledgeStore) -> None:
         self._store = store
         self._last = 0

@@ -225,8 +225,6 @@ _TIMEOUT_ERROR = lazy_pattern(r"time[ -]?d?[ -]?out|exceeded|超时", re.IGNOREC
 
 @dataclass(slots=True, kw_only=True)
 class CallFailure:
-    """A call that failed in this run."""
-
     identity: CallIdentity
     tool_id: str
     action: str

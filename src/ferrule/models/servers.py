@@ -27,8 +27,6 @@ _MAX_LISTING: Final = 2_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalServer:
-    """A kind of model server."""
-
     prefix: str
     title: str
     port: int
@@ -82,8 +80,6 @@ LOCAL_SERVERS: Final[Mapping[str, LocalServer]] = {
 
 @dataclass(slots=True, kw_only=True)
 class ServerState:
-    """What a server offers now."""
-
     server: LocalServer
     url: str
     models: Sequence[str] = ()

@@ -19,8 +19,6 @@ _SURROUNDING_CHARACTERS = " \t\r\n`\"'*"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallableTool:
-    """A tool that can be called."""
-
     name: str
     """The name in the schema, which parsed calls have."""
     parameters: Mapping[str, Any]

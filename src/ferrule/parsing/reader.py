@@ -82,7 +82,6 @@ class Marker:
 
 
 def find_marker(text: str, at: int) -> Marker | None:
-    """Return the first marker from `at` on."""
     while coarse := _POSSIBLE_MARKER.search(text, at):
         at = coarse.start()
         if coarse.group().endswith("("):

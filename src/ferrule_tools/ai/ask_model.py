@@ -157,8 +157,6 @@ class AskModelConfig:
 
 
 class ModelAsker:
-    """Asks the models of a project."""
-
     def __init__(self, config: AskModelConfig, models: ModelCache) -> None:
         self._config, self._models = config, models
 

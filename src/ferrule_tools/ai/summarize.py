@@ -104,8 +104,6 @@ class SummaryOptions:
 
 
 class Summarizer:
-    """Summarizes texts."""
-
     def __init__(self, config: SummarizeConfig, model: str | None, models: ModelCache) -> None:
         self._config, self._model, self._models = config, model, models
 

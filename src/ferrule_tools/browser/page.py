@@ -183,7 +183,6 @@ async def find_element(tab: BrowserTab, selector: str, seconds: float) -> Locato
 
 
 async def wait_until_visible(tab: BrowserTab, selector: str, seconds: float) -> None:
-    """Wait until an element is visible."""
     from playwright.async_api import TimeoutError
 
     elements = await find_elements(tab, selector, seconds)

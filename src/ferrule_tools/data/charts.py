@@ -32,8 +32,6 @@ class ChartSeries(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartPoints:
-    """The data of a chart."""
-
     kind: ChartKind
     x_name: str
     x: list[Any]

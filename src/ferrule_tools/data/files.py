@@ -89,8 +89,6 @@ _FILE_KEYS: Final = {"path": str, "sheet": str, "encoding": str, "delimiter": st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTable:
-    """An open file with a table in it."""
-
     path: str
     """In the workspace."""
     kind: str

@@ -156,8 +156,6 @@ _PERMANENT_ERRORS: Final = lazy_pattern(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementResult:
-    """The result of a statement."""
-
     columns: list[Column]
     """Empty if it returns no rows."""
     rows: Iterator[tuple[Any, ...]]

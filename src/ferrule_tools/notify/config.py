@@ -297,7 +297,6 @@ SIGNED_FORMATS: Final = ("feishu", "dingtalk")
 
 
 def sign_request(format: str, url: str, body: RequestBody, secret: str, now: float) -> tuple[str, RequestBody]:
-    """Return the URL and the body with a signature."""
     if format == "feishu":
         timestamp = str(int(now))
         return url, {"timestamp": timestamp, "sign": _sign_text(key=f"{timestamp}\n{secret}", text=""), **body}

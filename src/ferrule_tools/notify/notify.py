@@ -77,8 +77,6 @@ _UNKNOWN_OUTCOME: Final = frozenset({500, 502, 504})
 
 
 class WebhookChannel:
-    """A channel of kind `webhook`."""
-
     def __init__(self, name: str, config: ChannelConfig, guard: AddressGuard, environ: Mapping[str, str]) -> None:
         self._name, self._config, self._guard, self._environ = name, config, guard, environ
         self._what = f"the channel {name!r}"
@@ -411,8 +409,6 @@ def _describe_missing_settings(channel: ChannelConfig, environ: Mapping[str, str
 
 
 class Notifier:
-    """The channels of a project."""
-
     def __init__(self, config: NotifyConfig, *, root: Path, guard: AddressGuard, environ: Mapping[str, str]) -> None:
         self._config, self._root, self._guard, self._environ = config, root, guard, environ
 

@@ -179,8 +179,6 @@ _TRIAL_SCRIPT: Final = "import statistics, socket\nstatistics.mean([41, 43])"
 
 @dataclass(frozen=True, kw_only=True)
 class Interpreter:
-    """A Python on this machine."""
-
     path: str
 
     @property

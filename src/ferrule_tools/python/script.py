@@ -78,8 +78,6 @@ FailureKind: TypeAlias = Literal["raised", "timeout", "memory", "printed", "resu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """A script and its variables."""
-
     code: str
     inputs: dict[str, Any] = field(default_factory=dict)
 
@@ -110,8 +108,6 @@ class ScriptFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptResult:
-    """The outcome of a script."""
-
     value: Any = None
     """Of its last expression, as plain JSON."""
     printed: str = ""

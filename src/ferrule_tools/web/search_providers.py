@@ -28,8 +28,6 @@ SafeSearch: TypeAlias = Literal["off", "moderate", "strict"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchQuery:
-    """A search request."""
-
     query: str
     limit: int
     language: str | None = None
@@ -50,8 +48,6 @@ class SearchQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResponse:
-    """The response of a provider."""
-
     rows: Sequence[Mapping[str, Any]]
     """With `title`, `url`, `snippet` and maybe `date`, as the provider returned them."""
     unsupported: Sequence[str] = ()

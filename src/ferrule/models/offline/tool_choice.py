@@ -53,8 +53,6 @@ _DATA_QUERY_TERMS = frozenset({"sql", "data", "file"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenTool:
-    """A tool for a step, and its arguments."""
-
     tool: OfferedTool
     filled: FilledTool
     confidence: float

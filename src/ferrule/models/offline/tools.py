@@ -86,8 +86,6 @@ QUERY_WORDS = frozenset("query q keyword keywords search term terms question phr
 
 @dataclass(frozen=True, kw_only=True)
 class OfferedParameter:
-    """One parameter of a tool."""
-
     name: str
     schema: JsonSchema
     root: JsonSchema
@@ -166,8 +164,6 @@ def _build_validator(schema: JsonSchema) -> Callable[[Any], bool] | None:
 
 @dataclass(frozen=True, eq=False)
 class OfferedTool:
-    """One tool of a request."""
-
     name: str
     description: str
     schema: dict[str, Any]
@@ -239,8 +235,6 @@ class OfferedTool:
 
 
 class OfferedTools:
-    """All tools of a request."""
-
     def __init__(self, schemas: Sequence[Schema]) -> None:
         self.by_name: dict[str, OfferedTool] = {}
         self._index = SearchIndex()
