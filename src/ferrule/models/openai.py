@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 OPENAI_ERRORS: Final[ErrorTable] = {
     **COMMON_SDK_ERRORS,
     "OpenAIError": "refused",
-    "OAuthError": "refused",
     "LengthFinishReasonError": "refused",
     "ContentFilterFinishReasonError": "refused",
     "InvalidWebhookSignatureError": "refused",

@@ -151,14 +151,11 @@ def _read_models(listing: Any, server: LocalServer) -> list[str]:
     if server.owner and not any(entry.get("owned_by") == server.owner for entry in entries):
         raise ValueError("the models of another server")
     names = [entry.get("name") if server.path == "/api/tags" else entry.get("id") for entry in entries]
-    return [
-        name
-        for name, entry in zip(names, entries, strict=True)
-        if isinstance(name, str) and name and not _is_embedding_model(name, entry)
-    ]
-
-
-def _is_embedding_model(name: str, entry: Mapping[str, Any]) -> bool:
-    details = entry.get("details")
-    family = str(details.get("family", "")) if isinstance(details, dict) else ""
-    return "embed" in name.casefold() or "bert" in family.casefold()
+    models = []
+    for name, entry in zip(names, entries, strict=True):
+        details = entry.get("details")
+        family = str(details.get("family", "")) if isinstance(details, dict) else ""
+        is_embedding_model = "embed" in str(name).casefold() or "bert" in family.casefold()
+        if isinstance(name, str) and name and not is_embedding_model:
+            models.append(name)
+    return models

@@ -256,13 +256,13 @@ def _file_suffix(parts: Parts) -> str:
 
 
 def _name_single_table(file: File) -> tuple[str, dict[str, DataFile]]:
-    data_file = _parse_data_file(file)
+    data_file = DataFile.of(file)
     name = _table_name(data_file.path)
     return name, {name: data_file}
 
 
 def _collect_tables(tables: Mapping[str, File] | None, files: Sequence[str] | None) -> dict[str, DataFile]:
-    data_files = {name: _parse_data_file(file) for name, file in (tables or {}).items()}
+    data_files = {name: DataFile.of(file) for name, file in (tables or {}).items()}
     for path in files or ():
         name = _table_name(path)
         if name.casefold() in {each.casefold() for each in data_files}:
@@ -271,10 +271,6 @@ def _collect_tables(tables: Mapping[str, File] | None, files: Sequence[str] | No
     if not all(data_files):
         raise Retry("a table needs a name.")
     return data_files
-
-
-def _parse_data_file(file: File) -> DataFile:
-    return DataFile(path=file) if isinstance(file, str) else DataFile.of(file)
 
 
 def _table_name(path: str) -> str:

@@ -71,8 +71,10 @@ class DataFile:
     """Whether the first line has the names of the columns; None: detected."""
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> DataFile:
-        """Read the object that a caller gave."""
+    def of(cls, options: str | Mapping[str, Any]) -> DataFile:
+        """Read the path or the object that a caller gave."""
+        if isinstance(options, str):
+            return cls(path=options)
         for name, value in options.items():
             kind = _FILE_KEYS.get(name)
             if kind is None:

@@ -17,7 +17,7 @@ from ferrule.core.patterns import lazy_pattern
 from ferrule.core.secrets import Secrets
 from ferrule.core.variables import expand_variables, find_variables
 from ferrule.errors import CallError, ExecutionFailed, Refuse, Retry, SetupError, TimedOut, Transient
-from ferrule_tools._tool_setup import describe_missing_package
+from ferrule_tools._tool_setup import describe_missing_package, require_positive
 from ferrule_tools.data.limits import Column
 
 if TYPE_CHECKING:
@@ -44,10 +44,7 @@ class DatabaseConfig:
     def __post_init__(self) -> None:
         if "://" not in self.url and not self.url.startswith("${"):
             raise SetupError('a database needs a url, such as url = "sqlite:///shop.db"')
-        if self.max_rows < 1:
-            raise SetupError(f"max_rows must be at least 1, not {self.max_rows!r}")
-        if not self.timeout > 0:
-            raise SetupError(f"timeout must be more than 0 seconds, not {self.timeout!r}")
+        require_positive(max_rows=self.max_rows, timeout=self.timeout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -457,7 +457,7 @@ def _parse_report(report: bytes | bytearray) -> Any:
 def _parse_traceback(report: dict[str, Any]) -> list[TracebackLine]:
     lines = report.get("lines")
     return [
-        (line[0], line[1], line[2])
+        TracebackLine(*line)
         for line in (lines if isinstance(lines, list) else ())
         if isinstance(line, list) and [type(part) for part in line] == [int, str, str]
     ]

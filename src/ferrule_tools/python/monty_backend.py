@@ -47,6 +47,7 @@ from ferrule_tools.python.script import (
     Script,
     ScriptFailure,
     ScriptResult,
+    TracebackLine,
     to_plain_json,
 )
 
@@ -328,7 +329,7 @@ def _convert_error(error: MontyError, config: PythonExecutorConfig) -> ScriptFai
     elif _MEMORY_EXCEEDED.match(message):
         kind = "printed" if f"> {config.printed_bytes} bytes" in message else "memory"
     lines = [
-        (
+        TracebackLine(
             frame.line,
             "" if frame.function_name in (None, "<module>") else str(frame.function_name),
             (frame.source_line or "").strip(),

@@ -10,7 +10,7 @@ from datetime import date, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import PurePath
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from ferrule.core.content import Output, number_to_json
 from ferrule.errors import ExecutionFailed, Retry, TimedOut, Transient
@@ -91,8 +91,12 @@ class Script:
                 raise Retry(f"`inputs` has {name[:60]!r}, which is not a variable name: use one like order_ids.")
 
 
-TracebackLine: TypeAlias = tuple[int, str, str]
-"""A line of the script in which it failed: its number, the function (empty outside of functions) and the source."""
+class TracebackLine(NamedTuple):
+    """A line of the script in which it failed. `function` is empty outside of functions."""
+
+    number: int
+    function: str
+    source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +208,12 @@ class _JsonConverter:
                 self._count(5)
                 return value
             case int():
-                return self._integer(value)
+                bits = value.bit_length()
+                if bits > _MAX_INTEGER_BITS:
+                    self._count(40)
+                    return f"an integer of {bits:,} bits"
+                self._count(bits // 3)
+                return int(value)
             case float():
                 self._count(20)
                 return value if math.isfinite(value) else repr(value)
@@ -225,14 +234,6 @@ class _JsonConverter:
         self._remaining -= size + 2
         if self._remaining < 0:
             raise Retry(f"{self._what} is larger than {MAX_JSON_BYTES:,} bytes: use a part or a summary of it.")
-
-    def _integer(self, value: int) -> int | str:
-        bits = value.bit_length()
-        if bits > _MAX_INTEGER_BITS:
-            self._count(40)
-            return f"an integer of {bits:,} bits"
-        self._count(bits // 3)
-        return int(value)
 
     def _mapping(self, value: dict[Any, Any], depth: int) -> dict[str, Any]:
         self._count(_CONTAINER_COST)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import urlencode
@@ -101,7 +102,10 @@ class HttpProvider(ABC):
                 answer = None
             if response.status_code >= 400:
                 raise self.failure(response, answer) or self._failure(response, answer)
-            return SearchResponse(rows=self._rows(response, answer), unsupported=request.unsupported)
+            with suppress(TypeError, LookupError, ValueError, AttributeError):
+                return SearchResponse(rows=self.rows(answer), unsupported=request.unsupported)
+            excerpt = body_excerpt(response, 200)
+            raise ExecutionFailed(f"{self.name} did not return search results in JSON but: {excerpt}", untrusted=True)
 
     async def aclose(self) -> None:
         await self._client.aclose()
@@ -118,15 +122,6 @@ class HttpProvider(ABC):
             headers=headers if is_get else {**headers, "Content-Type": "application/json"},
             content=None if is_get else encode_json(request.body),
         )
-
-    def _rows(self, response: HttpResponse, answer: Any) -> list[dict[str, Any]]:
-        if isinstance(answer, dict):
-            try:
-                return self.rows(answer)
-            except (TypeError, LookupError, ValueError, AttributeError):
-                pass
-        excerpt = body_excerpt(response, 200)
-        raise ExecutionFailed(f"{self.name} did not return search results in JSON but: {excerpt}", untrusted=True)
 
     def _failure(self, response: HttpResponse, answer: Any) -> CallError:
         status = response.status_code

@@ -336,19 +336,14 @@ class _OfflineTurn:
                 if len(self._last_result) > _MAX_REPEATED_LENGTH or "\n" in self._last_result:
                     self.lines.pop()  # a text that is only needed for this step
             choice = self._choose(text) if not asks_for_nothing(step) else None
-            choice = choice or self._fill_required_tool(text)
+            if choice is None and (tool := self._required_tool) is not None:
+                # It must be called: it is if the text has its arguments, whatever the other words are.
+                required = ChosenTool(tool=tool, filled=fill_parameters(tool, text), confidence=0.0)
+                choice = required if required.is_ready and any(required.filled.calls) else None
             if choice is None:
                 self._skipped_steps.append(step)
             else:
                 self._call_or_report(choice)
-
-    def _fill_required_tool(self, text: str) -> ChosenTool | None:
-        """Return the only tool, if it must be called and the text has its arguments, whatever the other words are."""
-        if self._required_tool is None:
-            return None
-        filled = fill_parameters(self._required_tool, text)
-        choice = ChosenTool(tool=self._required_tool, filled=filled, confidence=0.0)
-        return choice if choice.is_ready and any(choice.filled.calls) else None
 
     def report_remaining(self) -> None:
         """Report results that belong to no step, and steps that could not be done."""
