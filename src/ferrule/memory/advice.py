@@ -197,8 +197,12 @@ def alternative_tools(
     spec = failed_tool.spec if isinstance(failed_tool, Tool) else failed_tool
     scorer = _AlternativeScorer(spec, capability, parameters, task)
     excluded = {spec.tool_id, *failed}
-    best = [scorer.best_action(other) for other in tools if other.enabled and other.tool_id not in excluded]
-    return sorted((item for item in best if item is not None), key=lambda item: -item.score)[:limit]
+    best = []
+    for other in tools:
+        if other.enabled and other.tool_id not in excluded:
+            scored = [item for action in other.capabilities if (item := scorer.score(other, action)) is not None]
+            best += sorted(scored, key=lambda item: -item.score)[:1]
+    return sorted(best, key=lambda item: -item.score)[:limit]
 
 
 class _AlternativeScorer:
@@ -214,11 +218,7 @@ class _AlternativeScorer:
         self._parameter_words = set(extract_terms(" ".join(parameters).replace("_", " ")))
         """That two actions take a city says nothing about what they do with it."""
 
-    def best_action(self, other: ToolSpec) -> AlternativeTool | None:
-        scored = [item for action in other.capabilities if (item := self._score(other, action)) is not None]
-        return max(scored, key=lambda item: item.score, default=None)
-
-    def _score(self, other: ToolSpec, action: ToolCapability) -> AlternativeTool | None:
+    def score(self, other: ToolSpec, action: ToolCapability) -> AlternativeTool | None:
         if self._read_only and other.effects_of(action).destructive:
             return None
         tags = [tag for tag in other.tags if tag.casefold() in self._tags]

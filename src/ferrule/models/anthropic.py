@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ferrule.core.content import as_text, encode_json
-from ferrule.core.messages import Message, Schema, Usage, arguments_to_send, decode_tool_call, text_of_message
+from ferrule.core.messages import Message, Usage, arguments_to_send, decode_tool_call, text_of_message
 from ferrule.core.model import FinishReason, ModelReply, ModelRequest, TextSink
 from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import MissingExtra, ModelRefused, ModelUnavailable
@@ -52,18 +52,6 @@ def to_anthropic_conversation(messages: Sequence[Message]) -> tuple[str, list[Tu
     for message in messages[first:]:
         turns.add(message)
     return system, turns.build()
-
-
-def to_anthropic_tools(schemas: Iterable[Schema]) -> list[dict[str, Any]]:
-    """Return function schemas in Anthropic's format."""
-    tools = []
-    for schema in schemas:
-        function = schema.get("function", schema)
-        parameters = {"type": "object", **(function.get("parameters") or {"properties": {}})}
-        tools.append(
-            {"name": function["name"], "description": function.get("description", ""), "input_schema": parameters}
-        )
-    return tools
 
 
 class _TurnBuilder:
@@ -246,7 +234,15 @@ class AnthropicModel(NetworkModel):
             "messages": turns,
         }
         if request.tools and not (request.tool_choice == "none" and reduced("choice")):
-            parameters["tools"] = to_anthropic_tools(request.tools)
+            functions = [schema.get("function", schema) for schema in request.tools]
+            parameters["tools"] = [
+                {
+                    "name": function["name"],
+                    "description": function.get("description", ""),
+                    "input_schema": {"type": "object", **(function.get("parameters") or {"properties": {}})},
+                }
+                for function in functions
+            ]
             if request.tool_choice != "auto" and not reduced("choice"):
                 parameters["tool_choice"] = _TOOL_CHOICES[request.tool_choice]
         if request.answer_schema is not None:

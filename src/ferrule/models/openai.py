@@ -112,8 +112,15 @@ class OpenAIModel(NetworkModel):
         length_level = reduced("length", 0)
         if request.max_tokens is not None and length_level < 2:
             parameters[self._length_names[length_level]] = request.max_tokens
-        if request.answer_schema is not None:
-            _add_answer_format(parameters, request.answer_schema, reduced("answer", 0))
+        if (schema := request.answer_schema) is not None:
+            level = reduced("answer", 0)
+            if level == 0:
+                format = {"name": "answer", "schema": dict(schema), "strict": _fits_strict_mode(schema)}
+                parameters["response_format"] = {"type": "json_schema", "json_schema": format}
+            else:
+                parameters["messages"] = _add_instruction(parameters["messages"], schema_instruction(schema))
+            if level == 1:
+                parameters["response_format"] = {"type": "json_object"}
         if stream:
             parameters["stream"] = True
             if not reduced("usage"):
@@ -161,16 +168,6 @@ class OpenAIModel(NetworkModel):
 
 
 # The request
-
-
-def _add_answer_format(parameters: dict[str, Any], schema: Mapping[str, Any], level: int) -> None:
-    if level == 0:
-        format = {"name": "answer", "schema": dict(schema), "strict": _fits_strict_mode(schema)}
-        parameters["response_format"] = {"type": "json_schema", "json_schema": format}
-        return
-    parameters["messages"] = _add_instruction(parameters["messages"], schema_instruction(schema))
-    if level == 1:
-        parameters["response_format"] = {"type": "json_object"}
 
 
 def _fits_strict_mode(schema: Any) -> bool:
@@ -319,18 +316,16 @@ class OpenAIReplyBuilder:
         same = [c for c in self._calls if c.index == index] if index is not None else self._calls[-1:]
         if id and index is None:
             same = [c for c in self._calls if c.id == id]
-        return same[-1] if same and not _starts_next_call(same[-1], id, name, arguments) else None
+        call = same[-1] if same else None
+        if call is None or (id and call.id and id != call.id):
+            return None
+        # With the id repeated, some servers send the name with every part; only arguments after complete ones are new.
+        is_next = bool(name and call.name) and (bool(arguments) or not id) and call.is_complete()
+        return None if is_next else call
 
 
 def _read_call_name(part: Any) -> str:
     return read_text(read_field(part, "function"), "name")
-
-
-def _starts_next_call(call: _PartialCall, id: str, name: str, arguments: str) -> bool:
-    if id and call.id and id != call.id:
-        return True
-    # With the id repeated, some servers send the name with every part; only arguments after complete ones are new.
-    return bool(name and call.name) and (bool(arguments) or not id) and call.is_complete()
 
 
 def _read_usage(usage: Any) -> Usage:

@@ -124,7 +124,12 @@ class ScriptCalls:
     async def make(self, function: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ExternalSettledResult:
         """Call a tool for the script; every failure becomes an exception in the script."""
         try:
-            tool, capability = self._find(function)
+            if function not in self.functions:
+                names = sorted(name for name, (_, _, refusal) in self.functions.items() if not refusal)
+                raise ToolNotFound(f"name {function!r} is not defined.{did_you_mean(function, names)}")
+            tool, capability, refusal = self.functions[function]
+            if refusal:
+                raise PermissionDenied(refusal)
             params = _named_arguments(function, capability, args, kwargs)
             self._calls += 1
             if self._calls > self._config.calls:
@@ -147,16 +152,6 @@ class ScriptCalls:
             return _exception_result(None, message)
         output = result.output
         return {"return_value": output["result"] if set(output) == {"result"} else output}
-
-    def _find(self, function: str) -> tuple[Tool, ToolCapability]:
-        """Return the tool of a function. Raises an error that the script can catch if it may not call the tool."""
-        if function not in self.functions:
-            names = sorted(name for name, (_, _, refusal) in self.functions.items() if not refusal)
-            raise ToolNotFound(f"name {function!r} is not defined.{did_you_mean(function, names)}")
-        tool, capability, refusal = self.functions[function]
-        if refusal:
-            raise PermissionDenied(refusal)
-        return tool, capability
 
 
 def _exception_result(error_type: str | None, message: str) -> ExternalSettledResult:

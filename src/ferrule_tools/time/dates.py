@@ -101,20 +101,13 @@ def extract_durations(text: str) -> tuple[Duration | None, str]:
         match = _DURATION.search(text) or _CHINESE_DURATION.search(text)
         if match is None:
             return total, text
-        duration = _parse_duration(match)
-        total = duration if total is None else total + duration
+        groups = match.groupdict()
+        sign, direction = groups["sign"] or "", groups["direction"] or groups.get("bare_direction") or ""
+        is_backward = (direction in _BACKWARD or direction.endswith("前")) if direction else sign in _BACKWARD
+        for part in _PART.finditer(groups["parts"] or groups["bare_parts"]):
+            total = (total or Duration()) + _parse_duration_part(part, -1 if is_backward else 1)
         text = f"{text[: match.start()]} {text[match.end() :]}".strip()
     raise Retry(f"The text has more than {_MAX_DURATIONS} durations: use several calls.")
-
-
-def _parse_duration(match: re.Match[str]) -> Duration:
-    groups = match.groupdict()
-    sign, direction = groups["sign"] or "", groups["direction"] or groups.get("bare_direction") or ""
-    is_backward = (direction in _BACKWARD or direction.endswith("前")) if direction else sign in _BACKWARD
-    total = Duration()
-    for part in _PART.finditer(groups["parts"] or groups["bare_parts"]):
-        total += _parse_duration_part(part, -1 if is_backward else 1)
-    return total
 
 
 def _parse_duration_part(part: re.Match[str], sign: int) -> Duration:

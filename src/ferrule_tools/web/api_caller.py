@@ -258,7 +258,13 @@ class ApiCaller:
         def fill(text: str) -> str:
             return expand_variables(text, self._environ)
 
-        address, path_query = resolve_path(self._expand_base_url(api, config), path)
+        base = fill(config.base_url)
+        if not is_base_address(base) or "?" in base or "#" in base:  # the URL is not shown: it may contain a password
+            raise Refuse(
+                f"the variable in the base_url of the API {api!r} does not make it an address such as "
+                "https://api.example.com/v1, without a password or a query: a person must change it."
+            )
+        address, path_query = resolve_path(base, path)
         _refuse_method_override(path_query, query, body)
         own = {name: fill(value) for name, value in config.query.items()}
         headers = {name: fill(value) for name, value in config.headers.items()}
@@ -279,15 +285,6 @@ class ApiCaller:
             return await send_with_retries(send, what=what, attempts=attempts, timeout=timeout)
         except TransportFault as fault:
             raise convert_host_fault(fault) from fault
-
-    def _expand_base_url(self, api: str, config: ApiConfig) -> str:
-        base = expand_variables(config.base_url, self._environ)
-        if not is_base_address(base) or "?" in base or "#" in base:  # the URL is not shown: it may contain a password
-            raise Refuse(
-                f"the variable in the base_url of the API {api!r} does not make it an address such as "
-                "https://api.example.com/v1, without a password or a query: a person must change it."
-            )
-        return base
 
     def _create_client(self, api: str, address: str, config: ApiConfig) -> GuardedClient:
         host = urlsplit(address).hostname or ""

@@ -227,9 +227,15 @@ class WebScraper:
             )
         except TransportFault as fault:
             raise convert_host_fault(fault) from fault
-        if response.status_code >= 400:
-            raise _status_error(response)
-        return response
+        status = response.status_code
+        if status < 400:
+            return response
+        message = f"{format_url(response.url)} answered with status {status}"
+        if status in BUSY_STATUSES or status >= 500:
+            raise Transient(f"{message}. Try again later.", **retry_details(response.headers))
+        if status in (401, 403):
+            raise ExecutionFailed(f"{message}: it does not let programs read it. browser_navigator may be able to.")
+        raise ExecutionFailed(f"{message}. Check the address, or search for another page.")
 
     async def _read(self, response: HttpResponse, parts: list[str], as_markdown: bool) -> dict[str, Any]:
         is_html = _is_html(response)
@@ -278,16 +284,6 @@ def _is_html(response: HttpResponse) -> bool:
         "Only pages and texts can be read. Is there a page about it?",
         untrusted=True,
     )
-
-
-def _status_error(response: HttpResponse) -> CallError:
-    status = response.status_code
-    message = f"{format_url(response.url)} answered with status {status}"
-    if status in BUSY_STATUSES or status >= 500:
-        return Transient(f"{message}. Try again later.", **retry_details(response.headers))
-    if status in (401, 403):
-        return ExecutionFailed(f"{message}: it does not let programs read it. browser_navigator may be able to.")
-    return ExecutionFailed(f"{message}. Check the address, or search for another page.")
 
 
 # ---- setup
