@@ -89,8 +89,13 @@ def read_fenced_block(text: SourceText, at: int, tools: KnownTools) -> MarkedSeg
     marks, language = opened.group("marks"), opened.group("language").lower()
     is_certain = _TOOL_LANGUAGE.fullmatch(language) is not None
     if is_certain or (language in _CALL_LANGUAGES and not _is_introduced_as_example(text, at)):
-        if segment := _read_fenced_arguments(text, at, opened.end(), marks, tools):
-            return segment
+        # The arguments for the tool which is named above the block.
+        begin, tool = find_name_line(text, at, tools)
+        place = text.skip(_SPACE, opened.end())
+        has_object = text.whole.startswith("{", place)
+        segment = _read_arguments_object(text, begin, place, tool) if tool and has_object else None
+        if segment and (end := _end_of_block(text, segment.end, marks)) is not None:
+            return MarkedSegment(begin, end, segment.calls)
         for read in (_read_tagged, _read_json_values, _read_statements):
             result = read(text, opened.end(), tools, is_certain=is_certain)
             end = _end_of_block(text, result[1], marks) if result else None
@@ -110,15 +115,6 @@ def read_fenced_block(text: SourceText, at: int, tools: KnownTools) -> MarkedSeg
         reason = f"the block {language!r} contains no call of a tool that exists, or more than calls"
         return MarkedSegment(at, end, (notations.unreadable_markup(reason, body),), is_tagged=True)
     return MarkedSegment(at, end, kind="code")
-
-
-def _read_fenced_arguments(text: SourceText, at: int, body: int, marks: str, tools: KnownTools) -> MarkedSegment | None:
-    """Read a fenced block that has the arguments for the tool which is named above it."""
-    begin, tool = find_name_line(text, at, tools)
-    place = text.skip(_SPACE, body)
-    segment = _read_arguments_object(text, begin, place, tool) if tool and text.whole.startswith("{", place) else None
-    end = _end_of_block(text, segment.end, marks) if segment else None
-    return MarkedSegment(begin, end, segment.calls) if segment and end is not None else None
 
 
 def read_inline_code(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:

@@ -250,15 +250,13 @@ def draw_chart(points: ChartPoints, title: str, formats: Sequence[str]) -> tuple
         figure = Figure(figsize=_FIGURE_SIZE, dpi=_DPI, layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
-        if points.kind == "bar":
-            _draw_bars(axes, points, labels, names)
-        elif points.kind == "histogram":
+        if points.kind == "histogram":
             axes.stairs(points.series[0].values, points.x, fill=True)
             axes.set_ylabel(names[0])
         elif points.kind == "pie":
             axes.pie(points.series[0].values, labels=labels, autopct="%1.1f%%", startangle=90, counterclock=False)
         else:
-            _draw_lines_or_dots(axes, points, labels, names)
+            _draw_series(axes, points, labels, names)
         axes.set_title(title)
         if points.kind != "pie":
             axes.set_xlabel(x_name)
@@ -294,52 +292,32 @@ def _drawing_settings(families: list[str]) -> Iterator[None]:
             log.setLevel(level)
 
 
-def _draw_bars(axes: Any, points: ChartPoints, labels: list[str], names: list[str]) -> None:
+def _draw_series(axes: Any, points: ChartPoints, labels: list[str], names: list[str]) -> None:
+    """Draw bars, lines or dots. Numbers and dates have their places on the axis of lines and dots, others are named."""
+    values = [value for value in points.x if value is not None]
+    has_numbers = bool(values) and all(isinstance(value, (int, float)) for value in values)
+    has_dates = bool(values) and all(isinstance(value, date) for value in values)
+    is_named = points.kind == "bar" or not (has_numbers or has_dates)
+    places: list[Any] = list(range(len(labels)))
+    if not is_named:
+        places = [math.nan if value is None and has_numbers else value for value in points.x]
     width = 0.8 / len(names)
-    for index, (name, (_, values)) in enumerate(zip(names, points.series, strict=True)):
-        places = [place - 0.4 + width * (index + 0.5) for place in range(len(labels))]
-        axes.bar(places, values, width=width, label=name)
-    _label_x_axis(axes, labels)
-    _label_series(axes, names)
-
-
-def _draw_lines_or_dots(axes: Any, points: ChartPoints, labels: list[str], names: list[str]) -> None:
-    places, is_named = _x_positions(points)
-    marker = "o" if len(labels) <= _MAX_LABELS else ""
-    for name, (_, values) in zip(names, points.series, strict=True):
-        if points.kind == "line":
-            axes.plot(places, values, label=name, marker=marker, markersize=4)
+    for index, (name, (_, heights)) in enumerate(zip(names, points.series, strict=True)):
+        if points.kind == "bar":
+            bars = [place - 0.4 + width * (index + 0.5) for place in places]
+            axes.bar(bars, heights, width=width, label=name)
+        elif points.kind == "line":
+            marker = "o" if len(labels) <= _MAX_LABELS else ""
+            axes.plot(places, heights, label=name, marker=marker, markersize=4)
         else:
-            axes.scatter(places, values, label=name, s=14, alpha=0.7)
+            axes.scatter(places, heights, label=name, s=14, alpha=0.7)
     if is_named:
-        _label_x_axis(axes, labels)
+        step = max(1, math.ceil(len(labels) / _MAX_LABELS))
+        is_rotated = len(labels) > _MAX_HORIZONTAL_LABELS or any(len(label) > 12 for label in labels)
+        style: dict[str, Any] = {"rotation": 45, "ha": "right"} if is_rotated else {"rotation": 0, "ha": "center"}
+        axes.set_xticks(range(0, len(labels), step), labels[::step], **style)
     else:
         axes.tick_params(axis="x", labelrotation=30)
-    _label_series(axes, names)
-
-
-def _x_positions(points: ChartPoints) -> tuple[list[Any], bool]:
-    """Return the positions of numbers and dates; other values are placed in a row with labels."""
-    values = [value for value in points.x if value is not None]
-    if values and (all(isinstance(v, (int, float)) for v in values) or all(isinstance(v, date) for v in values)):
-        return [
-            math.nan if value is None and isinstance(values[0], (int, float)) else value for value in points.x
-        ], False
-    return list(range(len(points.x))), True
-
-
-def _label_x_axis(axes: Any, labels: list[str]) -> None:
-    step = max(1, math.ceil(len(labels) / _MAX_LABELS))
-    is_rotated = len(labels) > _MAX_HORIZONTAL_LABELS or any(len(label) > 12 for label in labels)
-    axes.set_xticks(
-        range(0, len(labels), step),
-        labels[::step],
-        rotation=45 if is_rotated else 0,
-        ha="right" if is_rotated else "center",
-    )
-
-
-def _label_series(axes: Any, names: list[str]) -> None:
     if len(names) > 1:
         axes.legend()
     else:

@@ -316,12 +316,13 @@ def _split_header(rows: list[list[Any]], header: bool | None) -> tuple[list[str]
     if not rows:
         return ["column1"], []
     has_header = header if header is not None else _looks_like_header(rows)
-    header_texts = [_cell_text(cell).strip() for cell in rows[0]] if has_header else []
     titles: list[str] = []
-    for index in range(len(rows[0])):
-        titles.append(
-            _unique_title(header_texts[index] if header_texts and header_texts[index] else f"column{index + 1}", titles)
-        )
+    for index, cell in enumerate(rows[0]):
+        title = (_cell_text(cell).strip() if has_header else "") or f"column{index + 1}"
+        unique, number = title, 1
+        while unique.casefold() in {each.casefold() for each in titles}:  # DuckDB ignores case in names
+            unique, number = f"{title}_{number}", number + 1
+        titles.append(unique)
     return titles, rows[1:] if has_header else rows
 
 
@@ -338,15 +339,6 @@ def _looks_like_header(rows: list[list[Any]]) -> bool:
 
 def _is_year(cell: Any) -> bool:
     return isinstance(cell, float) and cell.is_integer() and 1900 <= cell <= 2100
-
-
-def _unique_title(title: str, titles: list[str]) -> str:
-    """Return a title that no other column has; DuckDB ignores case in names."""
-    existing = {each.casefold() for each in titles}
-    unique, number = title, 1
-    while unique.casefold() in existing:
-        unique, number = f"{title}_{number}", number + 1
-    return unique
 
 
 def _common_sql_type(cells: Iterable[Any]) -> str:
