@@ -13,7 +13,6 @@ from ferrule.core.names import did_you_mean
 from ferrule.core.secrets import Secrets
 from ferrule.core.spec import ToolCategory
 from ferrule.errors import (
-    CallError,
     ExecutionFailed,
     ModelError,
     ModelRefused,
@@ -113,16 +112,6 @@ def _explain_empty_reply(reply: ModelReply) -> str:
     return "gave an empty answer. Change the prompt." if reply.finish_reason != "refused" else "declines to answer."
 
 
-def convert_model_error(error: ModelError) -> CallError:
-    """Convert the error of a model into the error of the call."""
-    if isinstance(error, ModelUnavailable):
-        wait = {} if error.retry_after is None else {"retry_after": error.retry_after}
-        return Transient(str(error), **wait)
-    if isinstance(error, RequestTooLong):
-        return Retry(f"{error} Send a shorter prompt.")
-    return ExecutionFailed(str(error))
-
-
 def usage_output(usage: Usage) -> dict[str, Any]:
     """Return requests and tokens for the tool's output."""
     output = {"requests": usage.requests, "input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
@@ -193,8 +182,13 @@ class ModelAsker:
             plain = chosen.model if isinstance(chosen, RetryingModel) else chosen
             try:
                 reply = await request_reply(plain, prompt, system=system, max_tokens=self._config.max_tokens)
+            except ModelUnavailable as error:
+                wait = {} if error.retry_after is None else {"retry_after": error.retry_after}
+                raise Transient(str(error), **wait) from error
+            except RequestTooLong as error:
+                raise Retry(f"{error} Send a shorter prompt.") from error
             except ModelError as error:
-                raise convert_model_error(error) from error
+                raise ExecutionFailed(str(error)) from error
             except SetupError as error:  # its package or its weights are missing
                 raise ExecutionFailed(f"The model {chosen.name!r} cannot be asked: {error}") from error
         output = {"answer": reply.text.strip(), "model": chosen.name, "usage": usage_output(reply.usage)}

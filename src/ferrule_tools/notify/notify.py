@@ -439,16 +439,6 @@ class Notifier:
             channel: the channel to send it by
             level: how urgent it is
         """
-        name = self._choose_channel_name(channel)
-        notice = Notice.of(message, title, level)
-        seconds = limit_seconds(context, self._config.timeout, _SENDING_SHARE)
-        try:
-            details = await self._build_channel(name).send(notice, seconds)
-        except SetupError as error:
-            raise ExecutionFailed(f"The channel {name!r} is not set up: {error}. Nothing was sent.") from error
-        return {"sent": True, "channel": name, **details}
-
-    def _choose_channel_name(self, channel: str | None) -> str:
         names = list(self._config.channels)
         if channel is None and len(names) != 1:
             raise Retry(f"Say which channel to use: {', '.join(names)}.")
@@ -457,7 +447,13 @@ class Notifier:
             raise Retry(
                 f"There is no channel {name!r}.{did_you_mean(name, names)} The channels are: {', '.join(names)}."
             )
-        return name
+        notice = Notice.of(message, title, level)
+        seconds = limit_seconds(context, self._config.timeout, _SENDING_SHARE)
+        try:
+            details = await self._build_channel(name).send(notice, seconds)
+        except SetupError as error:
+            raise ExecutionFailed(f"The channel {name!r} is not set up: {error}. Nothing was sent.") from error
+        return {"sent": True, "channel": name, **details}
 
     def _build_channel(self, name: str) -> WebhookChannel | EmailChannel | LogChannel:
         config = self._config.channels[name]
