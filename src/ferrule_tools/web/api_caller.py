@@ -270,8 +270,12 @@ class ApiCaller:
         headers = {name: fill(value) for name, value in config.headers.items()}
         content = encode_body(body, headers)
         what, may_repeat = f"{method} {format_url(address)}", method in IDEMPOTENT
+        host = urlsplit(address).hostname or ""
+        if (api, host) not in self._clients:
+            guard = self._guard.allowing_host_of(address)
+            self._clients[api, host] = GuardedClient(guard, max_response=config.max_bytes)
         send = partial(
-            self._create_client(api, address, config).send,
+            self._clients[api, host].send,
             method,
             _add_query(address, path_query, query, own),
             what=what,
@@ -285,13 +289,6 @@ class ApiCaller:
             return await send_with_retries(send, what=what, attempts=attempts, timeout=timeout)
         except TransportFault as fault:
             raise convert_host_fault(fault) from fault
-
-    def _create_client(self, api: str, address: str, config: ApiConfig) -> GuardedClient:
-        host = urlsplit(address).hostname or ""
-        if (api, host) not in self._clients:
-            guard = self._guard.allowing_host_of(address)
-            self._clients[api, host] = GuardedClient(guard, max_response=config.max_bytes)
-        return self._clients[api, host]
 
 
 def _add_query(address: str, path_query: str, query: Mapping[str, Any], own: Mapping[str, str]) -> str:
