@@ -19,7 +19,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
-from ferrule.core.content import encode_json
+from ferrule.core.content import encode_json, number_to_json
 from ferrule.errors import SetupError
 
 _RESERVE_BYTES: Final = 1 << 30
@@ -111,8 +111,6 @@ MAX_CELL: Final = 5_000
 MAX_CHARACTERS: Final = 60_000
 """Characters of all values of an output."""
 _MAX_DEPTH: Final = 20
-_MAX_EXACT_DIGITS: Final = 15
-"""Decimals with more digits become text: most programs read JSON numbers as floats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +161,7 @@ def _to_json(value: Any, depth: int) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Decimal):
-        return _decimal_to_json(value)
+        return number_to_json(value)
     if isinstance(value, (date, clock_time)):
         return value.isoformat()
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -177,17 +175,6 @@ def _to_json(value: Any, depth: int) -> Any:
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_to_json(item, depth - 1) for item in value]
     return str(value)
-
-
-def _decimal_to_json(value: Decimal) -> int | float | str:
-    """Return a JSON number if it represents the decimal exactly, else the digits as text."""
-    if (
-        not value.is_finite()
-        or len(value.as_tuple().digits) > _MAX_EXACT_DIGITS
-        or abs(value.adjusted()) > _MAX_EXACT_DIGITS
-    ):
-        return str(value)
-    return int(value) if value == value.to_integral_value() and value.as_tuple().exponent == 0 else float(value)
 
 
 def _shorten_text(text: str) -> str:
