@@ -111,6 +111,8 @@ MAX_CELL: Final = 5_000
 MAX_CHARACTERS: Final = 60_000
 """Characters of all values of an output."""
 _MAX_DEPTH: Final = 20
+_MAX_EXACT_DIGITS: Final = 15
+"""Decimals with more digits become text: most programs read JSON numbers as floats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +163,8 @@ def _to_json(value: Any, depth: int) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Decimal):
-        return number_to_json(value)
+        digits = max(len(value.as_tuple().digits), abs(value.adjusted())) if value.is_finite() else math.inf
+        return number_to_json(value) if digits <= _MAX_EXACT_DIGITS else str(value)
     if isinstance(value, (date, clock_time)):
         return value.isoformat()
     if isinstance(value, (bytes, bytearray, memoryview)):

@@ -202,6 +202,12 @@ def test_a_value_that_contains_itself_is_limited_in_depth():
     assert json.dumps(to_json_cell(circle)).count("[") == 20
 
 
+def test_decimals_that_a_float_may_not_hold_become_text():
+    given = ["1.50", "5.00", "12345678901234", "1234567890123456", "0.1234567890123456", "1E+300", "NaN"]
+    cells = [to_json_cell(Decimal(text)) for text in given]
+    assert cells == [1.5, 5, 12345678901234, *given[3:]]
+
+
 def test_rows_are_cut_by_their_length_but_one_is_always_there():
     (only,) = rows_output([Column(name="a", type="t")], [["x" * 5_000] * 100], 10, advice="Less.")["rows"]
     assert len(only) == 100
