@@ -72,7 +72,7 @@ class FailureAdvisor:
             if switch_tool or is_permanent:
                 names = [
                     *self._find_tool_for_invented_value(capability, failure),
-                    *self._cached_alternatives(tool, capability, failure),
+                    *self._find_alternatives(tool, capability, failure),
                 ]
                 advice += [f"the tool {name!r}" for name in list(dict.fromkeys(names))[:MAX_ALTERNATIVES]]
             self._last_advice = {key: advice}  # only the latest: a model that insists asks for the same one again
@@ -89,16 +89,6 @@ class FailureAdvisor:
             as_text({name: item.parameters.get(name) for name in item.changed})
             for item in adjustments[:MAX_ADJUSTMENTS]
         ]
-
-    def _cached_alternatives(self, tool: Tool, capability: ToolCapability, failure: CallFailure) -> list[str]:
-        """Score all tools once for all calls that differ only in their values."""
-        types = frozenset((name, type(value)) for name, value in failure.parameters.items())
-        key = (failure.identity.key[:4], types, frozenset(self._failed_tools()), self._registry.version)
-        if key not in self._alternatives:
-            if len(self._alternatives) >= _MAX_CACHED:
-                self._alternatives.clear()
-            self._alternatives[key] = self._find_alternatives(tool, capability, failure)
-        return self._alternatives[key]
 
     def _find_tool_for_invented_value(self, capability: ToolCapability, failure: CallFailure) -> list[str]:
         """Return the tool that may find a value which the model made up: the value is neither in the task nor in an
@@ -142,6 +132,11 @@ class FailureAdvisor:
         return self._tools[spec.tool_id].spec.model_name(action)
 
     def _find_alternatives(self, tool: Tool, capability: ToolCapability, failure: CallFailure) -> list[str]:
+        """Score all tools once for all calls that differ only in their values."""
+        types = frozenset((name, type(value)) for name, value in failure.parameters.items())
+        key = (failure.identity.key[:4], types, frozenset(self._failed_tools()), self._registry.version)
+        if key in self._alternatives:
+            return self._alternatives[key]
         alternatives = alternative_tools(
             tool,
             capability,
@@ -156,12 +151,15 @@ class FailureAdvisor:
         if alternatives:
             reason = f"{tool.id} failed {self._max_retries} times"
             self._context.add_switch(tool.id, [item.spec.tool_id for item in alternatives], reason)
-        return [
+        if len(self._alternatives) >= _MAX_CACHED:
+            self._alternatives.clear()
+        self._alternatives[key] = [
             self._name_for_model(item.spec, action)
             for item in alternatives
             for action in item.spec.capabilities
             if action.name == item.action
         ]
+        return self._alternatives[key]
 
     def _failed_tools(self) -> set[str]:
         return {str(attempt["tool_id"]) for attempt in self._context.failed_attempts}

@@ -133,7 +133,11 @@ class RunMemory:
             if self._listener is not None:
                 self._listener.on_refusal(tool, failure)
             raise self._make_known_failure(tool, capability, failure)
-        return self._repeated_result(identify_call(tool, capability, params)) if self._results else None
+        results = self._results.get(identify_call(tool, capability, params).key) if self._results else None
+        if results is None or results.output is None or self._clock() > results.at + REUSE_SECONDS:
+            return None
+        results.count += 1
+        return results.output
 
     def known_failure(self, tool: Tool, capability: ToolCapability, params: Mapping[str, Any]) -> CallFailure | None:
         """Return the failure by which a call is known to fail now."""
@@ -381,13 +385,6 @@ class RunMemory:
                 f"This call has now returned the same result {results.count} times and nothing has changed in between. "
                 "Use the result, or do something else."
             )
-
-    def _repeated_result(self, identity: CallIdentity) -> Output | None:
-        results = self._results.get(identity.key)
-        if results is None or results.output is None or self._clock() > results.at + REUSE_SECONDS:
-            return None
-        results.count += 1
-        return results.output
 
 
 @lru_cache(maxsize=4096)

@@ -137,7 +137,9 @@ class OpenAIModel(NetworkModel):
             return builder.reply(model=self.name)
         async with completion as stream:
             try:
-                if _is_event_stream(stream):
+                response = getattr(stream, "response", None)  # LiteLLM's streams have none
+                content_type = "" if response is None else str(response.headers.get("content-type", ""))
+                if not content_type.startswith("application/json"):
                     async for chunk in read_events(stream, self.name):
                         builder.add(chunk)
                 else:  # a server that does not stream
@@ -199,12 +201,6 @@ def _encode_message_arguments(message: Message) -> Message:
         arguments = encode_json(arguments_to_send(function.get("arguments"))).decode()
         calls.append({**call, "function": {**function, "arguments": arguments}})
     return {**message, "tool_calls": calls} if calls else message
-
-
-def _is_event_stream(stream: Any) -> bool:
-    """Return False if a server has answered a request for a stream with one JSON document."""
-    response = getattr(stream, "response", None)  # LiteLLM's streams have none
-    return response is None or not str(response.headers.get("content-type", "")).startswith("application/json")
 
 
 def _check_completion(completion: Any, model: str) -> None:
