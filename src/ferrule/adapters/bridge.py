@@ -52,8 +52,13 @@ class LibraryBridge:
 
     def schemas(self) -> list[dict[str, Any]]:
         """Name, description and parameters of what models may call now; SetupError for a tool that does not exist."""
+        registry = self._library.engine.registry
         for tool in self._tools or ():
-            self._require_tool(tool)
+            try:
+                registry.find(tool) if ACTION_SEPARATOR in tool else registry.find_tool(tool)
+            except ToolNotFound:
+                names = registry.snapshot().by_id
+                raise SetupError(f"The library has no tool {tool!r}.{did_you_mean(tool, names)}") from None
         return [schema["function"] for schema in self._library.schemas(principal=self._principal)]
 
     def context(self, *, run: object, conversation_id: str | None, **variables: Any) -> ToolExecutionContext:
@@ -92,7 +97,14 @@ class LibraryBridge:
         self, name: str, arguments: Any, context: ToolExecutionContext, *, approval_id: str | None = None
     ) -> ToolExecutionResult:
         """Like `call`, for callers that cannot await."""
-        loop = self._loop_for_sync_call(name)
+        loop = self._open()
+        if not loop.is_running():
+            raise SetupError(f"Tool {name!r} cannot be called: the event loop its library was opened on has ended.")
+        if loop is _running_loop():
+            raise SetupError(
+                f"Tool {name!r} was called without await on the event loop that must run it, which would wait for "
+                "itself. Use the async call (ainvoke, run), or make this call in another thread."
+            )
         call = asyncio.run_coroutine_threadsafe(self._execute(name, arguments, context, False, approval_id), loop)
         try:
             return call.result()
@@ -124,17 +136,6 @@ class LibraryBridge:
             name, None, arguments, context=replace(context, approval_id=request.approval_id)
         )
 
-    def _loop_for_sync_call(self, name: str) -> asyncio.AbstractEventLoop:
-        loop = self._open()
-        if not loop.is_running():
-            raise SetupError(f"Tool {name!r} cannot be called: the event loop its library was opened on has ended.")
-        if loop is _running_loop():
-            raise SetupError(
-                f"Tool {name!r} was called without await on the event loop that must run it, which would wait for "
-                "itself. Use the async call (ainvoke, run), or make this call in another thread."
-            )
-        return loop
-
     def _open(self) -> asyncio.AbstractEventLoop:
         """Return the event loop that the library is open on. Opens the library in a thread if necessary."""
         with _open_lock:
@@ -144,14 +145,6 @@ class LibraryBridge:
         loop = self._library.engine.loop
         assert loop is not None
         return loop
-
-    def _require_tool(self, tool: str) -> None:
-        registry = self._library.engine.registry
-        try:
-            registry.find(tool) if ACTION_SEPARATOR in tool else registry.find_tool(tool)
-        except ToolNotFound:
-            names = registry.snapshot().by_id
-            raise SetupError(f"The library has no tool {tool!r}.{did_you_mean(tool, names)}") from None
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
@@ -237,10 +230,6 @@ def select_visible_parts(result: ToolExecutionResult) -> list[Content]:
 def convert_part_to_text(part: Content) -> str:
     """Return a part as text, for a model that cannot see it."""
     return part.text if isinstance(part, Text) else as_text(describe_part(part))
-
-
-def make_data_url(part: Image | Audio) -> str:
-    return f"data:{part.mime_type};base64,{encode_base64(part)}"
 
 
 def encode_base64(part: Image | Audio) -> str:

@@ -9,7 +9,7 @@ from pydantic import PrivateAttr
 
 from ferrule.adapters.bridge import LibraryBridge, convert_part_to_text, encode_base64, select_visible_parts
 from ferrule.core.call import ToolExecutionContext, ToolExecutionResult
-from ferrule.core.content import Content, Image
+from ferrule.core.content import Image
 from ferrule.core.permission import Principal
 from ferrule.errors import APPROVAL_REQUIRED, MissingExtra
 from ferrule.library.library import UnifiedToolLibrary
@@ -94,11 +94,10 @@ def _ask_by_interrupt(name: str, arguments: dict[str, Any], result: ToolExecutio
 def _content_and_artifact(result: ToolExecutionResult) -> tuple[Any, ToolExecutionResult]:
     if not result.is_success:
         raise ToolException(result.text)
-    parts = select_visible_parts(result)
-    return [_convert_part(part) for part in parts] if parts else result.text, result
-
-
-def _convert_part(part: Content) -> dict[str, Any]:
-    if isinstance(part, Image):
-        return {"type": "image", "base64": encode_base64(part), "mime_type": part.mime_type}
-    return {"type": "text", "text": convert_part_to_text(part)}
+    content = [
+        {"type": "image", "base64": encode_base64(part), "mime_type": part.mime_type}
+        if isinstance(part, Image)
+        else {"type": "text", "text": convert_part_to_text(part)}
+        for part in select_visible_parts(result)
+    ]
+    return content or result.text, result

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from ferrule.adapters.bridge import LibraryBridge, convert_part_to_text, make_data_url, select_visible_parts
-from ferrule.core.content import Content, Image
+from ferrule.adapters.bridge import LibraryBridge, convert_part_to_text, encode_base64, select_visible_parts
+from ferrule.core.content import Image
 from ferrule.core.permission import Principal
 from ferrule.errors import MissingExtra
 from ferrule.library.library import UnifiedToolLibrary
@@ -64,11 +64,10 @@ async def _call_library_tool(bridge: LibraryBridge, name: str, ctx: ToolContext[
     context = bridge.context(run=ctx.usage, conversation_id=group, context=ctx.context)
     is_approved = bool(ctx.is_tool_approved(name, ctx.tool_call_id))
     result = await bridge.call(name, arguments, context, is_approved=is_approved)
-    parts = select_visible_parts(result) if result.is_success else []
-    return [_convert_part(part) for part in parts] if parts else result.text
-
-
-def _convert_part(part: Content) -> Any:
-    if isinstance(part, Image):
-        return ToolOutputImage(image_url=make_data_url(part))
-    return ToolOutputText(text=convert_part_to_text(part))
+    content = [
+        ToolOutputImage(image_url=f"data:{part.mime_type};base64,{encode_base64(part)}")
+        if isinstance(part, Image)
+        else ToolOutputText(text=convert_part_to_text(part))
+        for part in (select_visible_parts(result) if result.is_success else ())
+    ]
+    return content or result.text

@@ -8,7 +8,7 @@ from typing import Any
 
 from ferrule.adapters.bridge import LibraryBridge, convert_part_to_text, select_visible_parts
 from ferrule.core.call import ToolExecutionContext, ToolExecutionResult
-from ferrule.core.content import Audio, Content, Image
+from ferrule.core.content import Audio, Image
 from ferrule.core.permission import Principal
 from ferrule.core.spec import Tool
 from ferrule.errors import APPROVAL_REQUIRED, VALIDATION_ERROR, MissingExtra
@@ -82,16 +82,15 @@ def _convert_result(result: ToolExecutionResult) -> Any:
         can_retry = result.error_type == VALIDATION_ERROR or result.metadata.get("advice") == "change_arguments"
         raise ModelRetry(result.text) if can_retry else ToolFailed(result.text)
     if parts := select_visible_parts(result):
-        value: Any = [_convert_part(part) for part in parts]
+        value: Any = [
+            BinaryContent(part.data, media_type=part.mime_type)
+            if isinstance(part, (Image, Audio))
+            else convert_part_to_text(part)
+            for part in parts
+        ]
     else:
         value = result.output["result"] if set(result.output) == {"result"} else result.output
     return ToolReturn(value, metadata={"call_id": result.call_id, **result.metadata})
-
-
-def _convert_part(part: Content) -> Any:
-    if isinstance(part, (Image, Audio)):
-        return BinaryContent(part.data, media_type=part.mime_type)
-    return convert_part_to_text(part)
 
 
 # Toolsets that must be entered and asked for their tools with await
@@ -100,7 +99,7 @@ def _convert_part(part: Content) -> Any:
 async def tools_of_toolset(toolset: Any, *, deps: Any = None) -> list[Tool]:
     """Return the tools that a pydantic-ai toolset lists for an agent with these `deps`: `library.register(*tools)`."""
     entered = OpenToolset(toolset)
-    await entered.wait_until_ready()
+    await entered.ready
     try:
         listed = await toolset.get_tools(make_run_context(None, deps, ToolExecutionContext()))
         tools = [read_toolset_tool(toolset, tool, deps) for tool in listed.values()]
@@ -119,11 +118,8 @@ class OpenToolset:
     def __init__(self, toolset: Any) -> None:
         self._toolset = toolset
         self._stop = asyncio.Event()
-        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run())
-
-    async def wait_until_ready(self) -> None:
-        await self._ready
 
     async def aclose(self) -> None:
         self._stop.set()
@@ -132,9 +128,9 @@ class OpenToolset:
     async def _run(self) -> None:
         try:
             async with self._toolset:
-                self._ready.set_result(None)
+                self.ready.set_result(None)
                 await self._stop.wait()
         except Exception as error:
-            if self._ready.done():
+            if self.ready.done():
                 raise
-            self._ready.set_exception(error)
+            self.ready.set_exception(error)

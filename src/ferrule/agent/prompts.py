@@ -16,7 +16,7 @@ from ferrule.core.json_schema import resolve_schema
 from ferrule.core.patterns import lazy_pattern
 from ferrule.core.spec import Tool, ToolCapability, ToolSpec, parse_parameters
 from ferrule.memory.context import ExecutionContext
-from ferrule.models.offline.vocabulary import significant_terms
+from ferrule.models.offline.values import significant_terms
 from ferrule.texts.error_messages import translate_error
 from ferrule.texts.fixed_replies import DENIED, SETUP_SUGGESTIONS, STOP_REPORT
 from ferrule.texts.language import detect_language

@@ -16,7 +16,7 @@ from ferrule.catalog.search.terms import extract_terms
 from ferrule.catalog.validation import ParameterCheck
 from ferrule.catalog.validation.coercion import coerce
 from ferrule.core.content import copy_json, plain_json
-from ferrule.core.json_schema import allowed_types, list_branches, properties_of, resolve_schema
+from ferrule.core.json_schema import allowed_types, list_branches, properties_of, required_names, resolve_schema
 from ferrule.core.names import similar_names
 from ferrule.core.patterns import lazy_pattern
 from ferrule.core.schema_limits import BoundedValidator
@@ -50,46 +50,21 @@ class Adjustment:
     """0 to 1. It only orders suggestions; the values are estimates."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FailedCall:
     """A failed call with its error, its schema and the observations before it."""
 
-    parameters: dict[str, Any]
-    error: str
-    observations: str
-    """The newest first, as far as they are read."""
-    failed_values: frozenset[str]
-    """Values that are known to fail."""
-    root_schema: JsonSchema
-    properties: dict[str, JsonSchema]
-    required: tuple[str, ...]
-    accepts_extra: bool
-    """The schema accepts parameters it does not name."""
-    secret_names: frozenset[str]
-
-    @classmethod
-    def of(
-        cls,
-        capability: ToolCapability,
-        parameters: Mapping[str, Any],
-        error: str,
-        observations: Sequence[str],
-        avoid: Collection[str],
-    ) -> FailedCall:
-        root = capability.schema
-        schema = resolve_schema(root, root)
-        required = schema.get("required")
-        return cls(
-            parameters=dict(parameters),
-            error=error[:_MAX_ERROR_LENGTH],
-            observations="\n".join(reversed(observations))[:_MAX_OBSERVED_LENGTH],
-            failed_values=frozenset(avoid),
-            root_schema=root,
-            properties={name: resolve_schema(prop, root) for name, prop in properties_of(schema).items()},
-            required=tuple(name for name in required if isinstance(name, str)) if isinstance(required, list) else (),
-            accepts_extra=bool(schema.get("additionalProperties")),
-            secret_names=capability.secret_names,
-        )
+    def __init__(
+        self, capability: ToolCapability, parameters: Mapping[str, Any], error: str, observations: Sequence[str]
+    ) -> None:
+        self.parameters, self.error = dict(parameters), error[:_MAX_ERROR_LENGTH]
+        self.observations = "\n".join(reversed(observations))[:_MAX_OBSERVED_LENGTH]
+        """The newest first, as far as they are read."""
+        self.root_schema, self.secret_names = capability.schema, capability.secret_names
+        schema = resolve_schema(self.root_schema, self.root_schema)
+        self.properties = {name: resolve_schema(prop, self.root_schema) for name, prop in properties_of(schema).items()}
+        self.required = required_names(schema)
+        self.accepts_extra = bool(schema.get("additionalProperties"))
+        """The schema accepts parameters it does not name."""
 
     @property
     def is_timeout(self) -> bool:
@@ -134,8 +109,6 @@ def quote_value(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= _MAX_QUOTE_LENGTH else f"{text[:_MAX_QUOTE_LENGTH]}…"
 
-
-__all__ = ["Adjustment", "suggest_adjustments"]
 
 _Number: TypeAlias = int | float
 
@@ -444,8 +417,13 @@ def _replace_selector(call: FailedCall) -> Iterator[Adjustment]:
     for name, value in call.texts():
         if not _is_locator_parameter(call, name) or not call.error_may_concern(value):
             continue
-        if name.lower() != "ref" and "xpath" not in name.lower():
-            yield from _use_listed_elements(call, name, value)
+        # A tool lists the most similar elements first.
+        is_css = name.lower() != "ref" and "xpath" not in name.lower()
+        elements = _LISTED_ELEMENT.finditer(call.error) if is_css else ()
+        for step, element in enumerate(islice(elements, _MAX_ELEMENTS)):
+            content = f" {quote_value(element['text'][:60])}" if element["text"] else ""
+            reason = f"{quote_value(value)} found nothing; the error lists the {element['role']}{content}."
+            yield call.with_value(name, element["selector"], reason, 0.7 - 0.02 * step)
         for step, selector in enumerate(_relax_selector(value)):
             reason = f"{quote_value(value)} found nothing; this is less strict."
             yield call.with_value(name, selector, reason, 0.3 - 0.02 * min(step, 9))
@@ -455,14 +433,6 @@ def _is_locator_parameter(call: FailedCall, name: str) -> bool:
     if name.lower() in LOCATORS and not (name == "element" and "ref" in call.parameters):
         return True
     return _LOCATOR_NAME.search(f"{name} {call.schema_of(name).get('description', '')}") is not None
-
-
-def _use_listed_elements(call: FailedCall, name: str, failed: str) -> Iterator[Adjustment]:
-    """Suggest the first elements that the error lists. A tool lists the most similar ones first."""
-    for step, element in enumerate(islice(_LISTED_ELEMENT.finditer(call.error), _MAX_ELEMENTS)):
-        content = f" {quote_value(element['text'][:60])}" if element["text"] else ""
-        reason = f"{quote_value(failed)} found nothing; the error lists the {element['role']}{content}."
-        yield call.with_value(name, element["selector"], reason, 0.7 - 0.02 * step)
 
 
 def _relax_selector(selector: str) -> Iterator[str]:
@@ -518,13 +488,19 @@ def suggest_adjustments(
         check = _ArgumentCheck(capability, parameters)
     except SpecError:  # the schema itself is broken, so no arguments can pass
         return []
-    call = FailedCall.of(capability, parameters, error, observations, avoid)
+    call = FailedCall(capability, parameters, error, observations)
     if not check.permits(call.parameters):
         return []
     suggestions = chain.from_iterable(strategy(call) for strategy in _STRATEGIES)
     ranked = sorted(suggestions, key=lambda adjustment: -adjustment.confidence)
-    usable = islice(_filter_new(ranked, call), _MAX_CHECKED)
-    return list(islice((each for each in usable if check.accepts(each.parameters)), MAX_SUGGESTIONS))
+    new: list[Adjustment] = []
+    for adjustment in ranked:
+        values = [adjustment.parameters.get(name) for name in adjustment.changed]
+        is_avoided = any(isinstance(value, str) and value in avoid for value in values)
+        if not is_avoided and adjustment.parameters not in [call.parameters, *(each.parameters for each in new)]:
+            new.append(adjustment)
+    usable = (each for each in new[:_MAX_CHECKED] if check.accepts(each.parameters))
+    return list(islice(usable, MAX_SUGGESTIONS))
 
 
 class _ArgumentCheck:
@@ -550,14 +526,3 @@ class _ArgumentCheck:
             return self._validator.is_valid(parameters)
         except ValueError:  # a value that JSON cannot represent
             return False
-
-
-def _filter_new(ranked: list[Adjustment], call: FailedCall) -> Iterator[Adjustment]:
-    """Yield the adjustments without duplicates and without values known to fail."""
-    offered = [call.parameters]
-    for adjustment in ranked:
-        values = [adjustment.parameters.get(name) for name in adjustment.changed]
-        is_avoided = any(isinstance(value, str) and value in call.failed_values for value in values)
-        if not is_avoided and adjustment.parameters not in offered:
-            offered.append(adjustment.parameters)
-            yield adjustment

@@ -6,7 +6,7 @@ the same arguments, and by the words its description shares with the task and wi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -14,7 +14,7 @@ from typing import Any, Final
 from ferrule.catalog.registry import ToolRegistry
 from ferrule.catalog.search.terms import extract_terms
 from ferrule.core.content import as_text
-from ferrule.core.json_schema import allowed_types, list_branches, properties_of, resolve_schema
+from ferrule.core.json_schema import allowed_types, list_branches, properties_of, required_names, resolve_schema
 from ferrule.core.spec import Tool, ToolCapability, ToolCategory, ToolSpec
 from ferrule.memory.adjustments import suggest_adjustments
 from ferrule.memory.context import ExecutionContext
@@ -72,7 +72,7 @@ class FailureAdvisor:
             if switch_tool or is_permanent:
                 names = [
                     *self._find_tool_for_invented_value(capability, failure),
-                    *self._cached_alternatives(tool, capability, failure),
+                    *self._find_alternatives(tool, capability, failure),
                 ]
                 advice += [f"the tool {name!r}" for name in list(dict.fromkeys(names))[:MAX_ALTERNATIVES]]
             self._last_advice = {key: advice}  # only the latest: a model that insists asks for the same one again
@@ -89,16 +89,6 @@ class FailureAdvisor:
             as_text({name: item.parameters.get(name) for name in item.changed})
             for item in adjustments[:MAX_ADJUSTMENTS]
         ]
-
-    def _cached_alternatives(self, tool: Tool, capability: ToolCapability, failure: CallFailure) -> list[str]:
-        """Score all tools once for all calls that differ only in their values."""
-        types = frozenset((name, type(value)) for name, value in failure.parameters.items())
-        key = (failure.identity.key[:4], types, frozenset(self._failed_tools()), self._registry.version)
-        if key not in self._alternatives:
-            if len(self._alternatives) >= _MAX_CACHED:
-                self._alternatives.clear()
-            self._alternatives[key] = self._find_alternatives(tool, capability, failure)
-        return self._alternatives[key]
 
     def _find_tool_for_invented_value(self, capability: ToolCapability, failure: CallFailure) -> list[str]:
         """Return the tool that may find a value which the model made up: the value is neither in the task nor in an
@@ -142,6 +132,11 @@ class FailureAdvisor:
         return self._tools[spec.tool_id].spec.model_name(action)
 
     def _find_alternatives(self, tool: Tool, capability: ToolCapability, failure: CallFailure) -> list[str]:
+        """Score all tools once for all calls that differ only in their values."""
+        types = frozenset((name, type(value)) for name, value in failure.parameters.items())
+        key = (failure.identity.key[:4], types, frozenset(self._failed_tools()), self._registry.version)
+        if key in self._alternatives:
+            return self._alternatives[key]
         alternatives = alternative_tools(
             tool,
             capability,
@@ -156,12 +151,15 @@ class FailureAdvisor:
         if alternatives:
             reason = f"{tool.id} failed {self._max_retries} times"
             self._context.add_switch(tool.id, [item.spec.tool_id for item in alternatives], reason)
-        return [
+        if len(self._alternatives) >= _MAX_CACHED:
+            self._alternatives.clear()
+        self._alternatives[key] = [
             self._name_for_model(item.spec, action)
             for item in alternatives
             for action in item.spec.capabilities
             if action.name == item.action
         ]
+        return self._alternatives[key]
 
     def _failed_tools(self) -> set[str]:
         return {str(attempt["tool_id"]) for attempt in self._context.failed_attempts}
@@ -172,11 +170,8 @@ class FailureAdvisor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlternativeTool:
-    """A tool to try instead."""
-
     spec: ToolSpec
     action: str
-    reason: str
     score: float
     """0 to 1; it orders alternatives."""
     fits: bool = False
@@ -200,8 +195,12 @@ def alternative_tools(
     spec = failed_tool.spec if isinstance(failed_tool, Tool) else failed_tool
     scorer = _AlternativeScorer(spec, capability, parameters, task)
     excluded = {spec.tool_id, *failed}
-    best = [scorer.best_action(other) for other in tools if other.enabled and other.tool_id not in excluded]
-    return sorted((item for item in best if item is not None), key=lambda item: -item.score)[:limit]
+    best = []
+    for other in tools:
+        if other.enabled and other.tool_id not in excluded:
+            scored = [item for action in other.capabilities if (item := scorer.score(other, action)) is not None]
+            best += sorted(scored, key=lambda item: -item.score)[:1]
+    return sorted(best, key=lambda item: -item.score)[:limit]
 
 
 class _AlternativeScorer:
@@ -217,15 +216,11 @@ class _AlternativeScorer:
         self._parameter_words = set(extract_terms(" ".join(parameters).replace("_", " ")))
         """That two actions take a city says nothing about what they do with it."""
 
-    def best_action(self, other: ToolSpec) -> AlternativeTool | None:
-        scored = [item for action in other.capabilities if (item := self._score(other, action)) is not None]
-        return max(scored, key=lambda item: item.score, default=None)
-
-    def _score(self, other: ToolSpec, action: ToolCapability) -> AlternativeTool | None:
+    def score(self, other: ToolSpec, action: ToolCapability) -> AlternativeTool | None:
         if self._read_only and other.effects_of(action).destructive:
             return None
-        tags = sorted(tag for tag in other.tags if tag.casefold() in self._tags)
-        category = sorted(_specific_categories(other, action) & self._categories)
+        tags = [tag for tag in other.tags if tag.casefold() in self._tags]
+        category = _specific_categories(other, action) & self._categories
         words = _cached_terms(other.name, other.description, action.name, action.description, *other.tags)
         task_words, action_words = self._task & words, self._action & words
         related = (
@@ -236,18 +231,12 @@ class _AlternativeScorer:
         )
         if related < _MIN_RELATION:  # fitting arguments alone do not make a tool an alternative
             return None
-        fit, how = _rate_argument_fit(action, self._parameters)
-        reasons = [
-            *_describe_shared("tags", tags),
-            *_describe_shared("category", category),
-            *_describe_shared("words of the task", task_words),
-            how,
-        ]
+        fit = _rate_argument_fit(action, self._parameters)
         score = round(related + 0.2 * fit, 3)
         shared = action_words - self._parameter_words
         # With the same arguments, a tag or a word is enough; where an argument has another name, most words.
         fits = (fit == 1.0 and bool(tags or shared)) or (fit == _RENAMED_FIT and 2 * len(shared) > len(self._action))
-        return AlternativeTool(spec=other, action=action.name, reason="; ".join(reasons), score=score, fits=fits)
+        return AlternativeTool(spec=other, action=action.name, score=score, fits=fits)
 
 
 @lru_cache(maxsize=10_000)
@@ -256,30 +245,23 @@ def _cached_terms(*texts: str) -> frozenset[str]:
     return frozenset(extract_terms(" ".join(texts)))
 
 
-def _describe_shared(label: str, values: Collection[str]) -> Iterator[str]:
-    if values:
-        yield f"{label}: {', '.join(sorted(values)[:5])}"
-
-
 def _specific_categories(spec: ToolSpec, capability: ToolCapability) -> set[str]:
     category = spec.category.value if isinstance(spec.category, ToolCategory) else spec.category
     return {category, capability.category} - _UNSPECIFIC_CATEGORIES
 
 
-def _rate_argument_fit(action: ToolCapability, parameters: Mapping[str, Any]) -> tuple[float, str]:
-    """Rate how well an action accepts the arguments, from 0 to 1, with a reason."""
+def _rate_argument_fit(action: ToolCapability, parameters: Mapping[str, Any]) -> float:
+    """Rate how well an action accepts the arguments, from 0 to 1; 0.5 for one that needs none."""
     schema = resolve_schema(action.schema, action.schema)
     properties = properties_of(schema)
-    required = schema.get("required")
-    required = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
     accepted = [name for name in parameters if _accepts_type_of(properties.get(name), parameters[name], action)]
-    missing = [name for name in required if name not in accepted]
+    missing = [name for name in required_names(schema) if name not in accepted]
     if not missing:
-        return (1.0, "takes the same arguments") if accepted else (0.5, "needs no arguments")
+        return 1.0 if accepted else 0.5
     unused = [value for name, value in parameters.items() if name not in accepted]
     if len(missing) == 1 and sum(_accepts_type_of(properties.get(missing[0]), value, action) for value in unused) == 1:
-        return _RENAMED_FIT, f"takes one of the arguments as {missing[0]!r}"
-    return 0.0, f"needs {', '.join(missing[:5])}"
+        return _RENAMED_FIT
+    return 0.0
 
 
 def _accepts_type_of(schema: Any, value: Any, action: ToolCapability) -> bool:

@@ -50,8 +50,6 @@ def is_location(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CallIdentity:
-    """What a call is compared by."""
-
     key: tuple[str, str, str, str, bytes]
     """Source, tool, its fingerprint, action, arguments."""
     timing: float

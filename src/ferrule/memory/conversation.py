@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from ferrule.errors import StoreError
@@ -86,8 +86,6 @@ class HistorySnapshot:
 
 
 class ConversationMemory:
-    """Stores conversations."""
-
     def __init__(self, store: ToolKnowledgeStore) -> None:
         self._store = store
         self._last = 0
@@ -180,13 +178,13 @@ def _add_bounded(names: dict[str, None], name: str) -> None:
 
 
 def _make_turn(question: Mapping[str, Any], answer: Mapping[str, Any] | None) -> Turn:
-    turn = Turn(
+    end = answer or {"text": "", "state": "running", "run_id": question.get("run_id", "")}
+    return Turn(
         question=question["text"],
+        answer=end["text"],
+        state=end["state"],
         is_question=question["is_question"],
+        run_id=end["run_id"],
         principal=question.get("principal", ""),
-        run_id=question.get("run_id", ""),
         at=question["at"],
     )
-    if answer is None:
-        return turn
-    return replace(turn, answer=answer["text"], state=answer["state"], run_id=answer["run_id"])

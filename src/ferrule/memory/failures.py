@@ -134,16 +134,13 @@ _BY_STATUS: Final = {
 }
 
 
-def _compile_any_of(*patterns: str) -> re.Pattern[str]:
-    return re.compile("|".join(patterns), re.IGNORECASE)
-
-
 # The order matters: "Timeout 5000ms exceeded while waiting for selector" means that an element was not found, and
 # "not found" beside "429" is still a rate limit.
-_MESSAGES: Final = (
-    (
-        FailureClass.TRANSIENT,
-        _compile_any_of(
+_MESSAGES: Final = tuple(
+    (failure_class, re.compile("|".join(patterns), re.IGNORECASE))
+    for failure_class, *patterns in (
+        (
+            FailureClass.TRANSIENT,
             r"\b429\b",
             r"rate.?limit",
             r"too many requests",
@@ -152,10 +149,8 @@ _MESSAGES: Final = (
             r"still (running|pending|in progress)",
             r"请求过于频繁|限流|尚未(完成|就绪)",
         ),
-    ),
-    (
-        FailureClass.NOT_FOUND,
-        _compile_any_of(
+        (
+            FailureClass.NOT_FOUND,
             r"\bnot found\b",
             r"\bno such\b",
             r"\b(does not|doesn't|did not|didn't) exist\b",
@@ -165,10 +160,8 @@ _MESSAGES: Final = (
             r"\b404\b",
             r"找不到|未找到|没有找到|不存在",
         ),
-    ),
-    (
-        FailureClass.AUTH,
-        _compile_any_of(
+        (
+            FailureClass.AUTH,
             r"\bunauthori[sz]ed\b",
             r"\bforbidden\b",
             r"\b(permission|access) denied\b",
@@ -178,10 +171,8 @@ _MESSAGES: Final = (
             r"\b40[13]\b",
             r"未授权|无权限|没有权限|权限不足|请先登录|认证失败",
         ),
-    ),
-    (
-        FailureClass.TRANSIENT,
-        _compile_any_of(
+        (
+            FailureClass.TRANSIENT,
             r"\btim(ed|e)[ -]?out\b",
             r"\btemporar",
             r"\btry (it )?again (later|in )",
@@ -192,10 +183,8 @@ _MESSAGES: Final = (
             r"\b(database|file|table|resource) is locked\b",
             r"超时|稍后(再试|重试)|繁忙|暂时|连接(被重置|失败|中断)|网络(错误|异常)",
         ),
-    ),
-    (
-        FailureClass.PERMANENT,
-        _compile_any_of(
+        (
+            FailureClass.PERMANENT,
             r"\b(not|un)[ -]?(supported|implemented|allowed|available)\b",
             r"\bdivision by zero\b",
             r"\bsyntax ?error\b",
@@ -204,17 +193,15 @@ _MESSAGES: Final = (
             r"\bimpossible\b",
             r"不支持|不允许|已存在|未实现|只读",
         ),
-    ),
-    (
-        FailureClass.VALIDATION,
-        _compile_any_of(
+        (
+            FailureClass.VALIDATION,
             r"\binvalid (argument|parameter|value|input|format|url|date|json)",
             r"\b(is|are) (required|missing)\b",
             r"\bmissing (required )?(argument|parameter|field)",
             r"\bmust (be|have|not)\b",
             r"参数(错误|无效|缺失|不正确)|格式(错误|不正确)|必填",
         ),
-    ),
+    )
 )
 _MIN_VALUE_LENGTH: Final = 2
 MIN_MENTION_LENGTH: Final = 3
@@ -225,8 +212,6 @@ _TIMEOUT_ERROR = lazy_pattern(r"time[ -]?d?[ -]?out|exceeded|超时", re.IGNOREC
 
 @dataclass(slots=True, kw_only=True)
 class CallFailure:
-    """A call that failed in this run."""
-
     identity: CallIdentity
     tool_id: str
     action: str

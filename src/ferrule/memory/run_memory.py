@@ -45,7 +45,7 @@ from ferrule.memory.failures import (
     find_missing_value,
     find_texts,
 )
-from ferrule.texts.shorten import end_sentence
+from ferrule.texts.shorten import cut, end_sentence
 
 MAX_REMEMBERED: Final = 1_000
 """Failures, and results, per run; the oldest are forgotten first."""
@@ -133,7 +133,11 @@ class RunMemory:
             if self._listener is not None:
                 self._listener.on_refusal(tool, failure)
             raise self._make_known_failure(tool, capability, failure)
-        return self._repeated_result(identify_call(tool, capability, params)) if self._results else None
+        results = self._results.get(identify_call(tool, capability, params).key) if self._results else None
+        if results is None or results.output is None or self._clock() > results.at + REUSE_SECONDS:
+            return None
+        results.count += 1
+        return results.output
 
     def known_failure(self, tool: Tool, capability: ToolCapability, params: Mapping[str, Any]) -> CallFailure | None:
         """Return the failure by which a call is known to fail now."""
@@ -184,7 +188,12 @@ class RunMemory:
         params: dict[str, Any],
         result: ToolExecutionResult,
     ) -> None:
-        failure_class = self._classify_failure(result, effects)
+        classified = result
+        if effects.repeatable and "outcome" in result.metadata:
+            # A repeatable call may be made again even if the first one had its effect.
+            facts = {name: value for name, value in result.metadata.items() if name != "outcome"}
+            classified = replace(result, metadata=facts)
+        failure_class = self.classifier.classify(classified)
         result.metadata["failure_class"] = failure_class.value
         # A rejected call was never made, and a call that waits for approval has not failed.
         if effects.polling or result.error_type == REJECTED or result.metadata.get("advice") == "ask_approval":
@@ -225,13 +234,6 @@ class RunMemory:
         if self._suggest is not None and (instead := self._suggest(tool, capability, failure)):
             result.metadata["instead"] = instead
 
-    def _classify_failure(self, result: ToolExecutionResult, effects: Effects) -> FailureClass:
-        # A repeatable call may be made again even if the first one had its effect.
-        if effects.repeatable and "outcome" in result.metadata:
-            facts = {name: value for name, value in result.metadata.items() if name != "outcome"}
-            return self.classifier.classify(replace(result, metadata=facts))
-        return self.classifier.classify(result)
-
     def _still_fails(self, failure: CallFailure, identity: CallIdentity) -> bool:
         """Return whether a call that failed is still expected to fail."""
         if failure.may_retry or not failure.applies_to(identity):
@@ -262,13 +264,13 @@ class RunMemory:
     def _make_known_failure(self, tool: Tool, capability: ToolCapability, failure: CallFailure) -> KnownFailure:
         policy = self.classifier.policy(failure.failure_class)
         times = "once" if failure.count == 1 else f"{failure.count} times"
-        error = end_sentence(_shorten_quote(failure.error))
+        error = end_sentence(cut(failure.error, MAX_QUOTE_LENGTH))
         message = [f"This call of {tool.id!r} failed {times} before and was not made again: {error}"]
         if failure.refusals > 1:
             message.append(f"It has been requested {failure.refusals} more times since.")
         message.append(policy.advice)
         working = self._working_arguments.get((tool.id, capability.name), [])[-2:]
-        message += [f"Arguments that worked: {_shorten_quote(as_text(params))}" for params in working]
+        message += [f"Arguments that worked: {cut(as_text(params), MAX_QUOTE_LENGTH)}" for params in working]
         instead = self._suggest(tool, capability, failure) if self._suggest is not None else []
         if instead:
             message.append("Try instead: " + "; ".join(instead) + ".")
@@ -384,18 +386,7 @@ class RunMemory:
                 "Use the result, or do something else."
             )
 
-    def _repeated_result(self, identity: CallIdentity) -> Output | None:
-        results = self._results.get(identity.key)
-        if results is None or results.output is None or self._clock() > results.at + REUSE_SECONDS:
-            return None
-        results.count += 1
-        return results.output
-
 
 @lru_cache(maxsize=4096)
 def _has_volatile_name(tool_id: str, action: str) -> bool:
     return VOLATILE_NAME.search(f"{tool_id} {action}") is not None
-
-
-def _shorten_quote(text: str) -> str:
-    return text if len(text) <= MAX_QUOTE_LENGTH else text[: MAX_QUOTE_LENGTH - 1].rstrip() + "…"

@@ -10,22 +10,22 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ferrule.core.content import as_text, encode_json
-from ferrule.core.messages import Message, Schema, Usage, arguments_to_send, decode_tool_call, text_of_message
+from ferrule.core.messages import Message, Usage, arguments_to_send, decode_tool_call, text_of_message
 from ferrule.core.model import FinishReason, ModelReply, ModelRequest, TextSink
 from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import MissingExtra, ModelRefused, ModelUnavailable
 from ferrule.models.network_model import (
     COMMON_SDK_ERRORS,
     ErrorTable,
-    FeatureNegotiation,
-    LazyClient,
+    NetworkModel,
     OptionalFeature,
+    Parameters,
     Reductions,
     read_events,
     report_unreadable_reply,
     schema_instruction,
 )
-from ferrule.models.reply_checks import complete_usage, hide_key, read_count, read_field, read_text
+from ferrule.models.reply_checks import read_count, read_field, read_text
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
@@ -52,18 +52,6 @@ def to_anthropic_conversation(messages: Sequence[Message]) -> tuple[str, list[Tu
     for message in messages[first:]:
         turns.add(message)
     return system, turns.build()
-
-
-def to_anthropic_tools(schemas: Iterable[Schema]) -> list[dict[str, Any]]:
-    """Return function schemas in Anthropic's format."""
-    tools = []
-    for schema in schemas:
-        function = schema.get("function", schema)
-        parameters = {"type": "object", **(function.get("parameters") or {"properties": {}})}
-        tools.append(
-            {"name": function["name"], "description": function.get("description", ""), "input_schema": parameters}
-        )
-    return tools
 
 
 class _TurnBuilder:
@@ -172,16 +160,7 @@ ANTHROPIC_ERRORS: Final[ErrorTable] = {
     **COMMON_SDK_ERRORS,
     "AnthropicError": "refused",
     "APIWebhookValidationError": "refused",
-    "RequestTimeoutError": "unavailable",
-    "PreconditionFailedError": "refused",
-    "ContentTooLargeError": "refused",
     "EnforcedSpendLimitReachedError": "refused",
-    "RequestHeaderFieldsTooLargeError": "refused",
-    "ClientClosedRequestError": "unavailable",
-    "HTTPNotImplementedError": "refused",
-    "ServiceUnavailableError": "unavailable",
-    "GatewayTimeoutError": "unavailable",
-    "OverloadedError": "unavailable",
     "RetryableError": "unavailable",
     "CredentialsError": "refused",
     "WorkloadIdentityError": "refused",
@@ -209,7 +188,7 @@ _THINKING_BLOCKS: Final = ("thinking", "redacted_thinking")
 _MAX_ANSWERS_WITH_THINKING: Final = 1000
 
 
-class AnthropicModel:
+class AnthropicModel(NetworkModel):
     """A model of Anthropic, or of a server that offers the same API.
 
     Key and base URL are read from the environment by Anthropic's SDK (`ANTHROPIC_API_KEY`, …) unless they are passed.
@@ -218,42 +197,21 @@ class AnthropicModel:
     """
 
     ignored_settings = ("temperature",)
+    features, errors = _FEATURES, ANTHROPIC_ERRORS
 
     def __init__(
         self, model: str, *, base_url: str | None = None, api_key: str | None = None, max_tokens: int = 16_384
     ) -> None:
+        super().__init__(f"anthropic:{model}")
         self.model = model
         self.base_url = base_url
         self.max_tokens = max_tokens
         """For requests without a limit: this API requires one. Thinking counts."""
         self._api_key = api_key or ("none" if base_url else None)
-        self._client = LazyClient(self._create_client)
-        self._negotiation = FeatureNegotiation(self.name, _FEATURES, ANTHROPIC_ERRORS)
         self._thinking = ThinkingHistory()
 
-    @property
-    def name(self) -> str:
-        return f"anthropic:{self.model}"
-
-    async def generate(self, request: ModelRequest | str, on_text: TextSink | None = None) -> ModelReply:
-        request = ModelRequest.of(request)
-        client = await self._client.get()
-        reply = await hide_key(
-            client.api_key or client.auth_token,
-            on_text,
-            lambda sink: self._negotiation.send(
-                lambda reductions: self._build_parameters(request, reductions),
-                lambda parameters: self._send_request(client, parameters, sink),
-            ),
-        )
-        return complete_usage(reply, request)
-
-    async def aclose(self) -> None:
-        """Close the connections. The model can still be used; it opens new ones."""
-        await self._client.aclose()
-
     async def _send_request(
-        self, client: AsyncAnthropic, parameters: dict[str, Any], on_text: TextSink | None
+        self, client: AsyncAnthropic, parameters: Parameters, on_text: TextSink | None
     ) -> ModelReply:
         # Always as a stream: long answers are refused otherwise, and only the stream shows that the arguments of a
         # call that was cut off are incomplete.
@@ -267,17 +225,24 @@ class AnthropicModel:
         self._thinking.remember(parameters, builder.content())
         return reply
 
-    def _build_parameters(self, request: ModelRequest, reductions: Reductions) -> dict[str, Any]:
-        """Return the parameters of `messages.create`, without what the server has refused before."""
+    def _build_parameters(self, request: ModelRequest, reductions: Reductions, *, stream: bool) -> Parameters:
         reduced = reductions.get
         system, turns = to_anthropic_conversation(request.messages)
-        parameters: dict[str, Any] = {
+        parameters: Parameters = {
             "model": self.model,
             "max_tokens": request.max_tokens or self.max_tokens,
             "messages": turns,
         }
         if request.tools and not (request.tool_choice == "none" and reduced("choice")):
-            parameters["tools"] = to_anthropic_tools(request.tools)
+            functions = [schema.get("function", schema) for schema in request.tools]
+            parameters["tools"] = [
+                {
+                    "name": function["name"],
+                    "description": function.get("description", ""),
+                    "input_schema": {"type": "object", **(function.get("parameters") or {"properties": {}})},
+                }
+                for function in functions
+            ]
             if request.tool_choice != "auto" and not reduced("choice"):
                 parameters["tool_choice"] = _TOOL_CHOICES[request.tool_choice]
         if request.answer_schema is not None:
@@ -291,7 +256,10 @@ class AnthropicModel:
         if not reduced("thinking"):
             self._thinking.restore(parameters)
         if not reduced("cache"):
-            _mark_for_cache(parameters)
+            # Two marks: after what every conversation shares, and after the conversation so far.
+            if shared := parameters.get("system") or parameters.get("tools"):
+                shared[-1] = {**shared[-1], **_CACHE_MARK}
+            parameters.update(_CACHE_MARK)
         return parameters
 
     def _create_client(self) -> AsyncAnthropic:
@@ -318,15 +286,6 @@ def _answer_format(schema: Mapping[str, Any]) -> dict[str, Any] | None:
         return {"type": "json_schema", "schema": transform_schema(dict(schema))}
     except ValueError:
         return None
-
-
-def _mark_for_cache(parameters: dict[str, Any]) -> None:
-    """Two marks: after what every conversation shares (tools and system text), and after the conversation so far."""
-    for part in ("system", "tools"):
-        if blocks := parameters.get(part):
-            blocks[-1] = {**blocks[-1], **_CACHE_MARK}
-            break
-    parameters.update(_CACHE_MARK)
 
 
 # Thinking

@@ -159,7 +159,8 @@ def find_default(environ: Mapping[str, str], servers: Sequence[ServerState] | No
                 is_stored = isinstance(environ, EnvironmentWithKeys) and variable in environ.stored_variables
                 return ModelChoice(spec=provider, reason=f"{variable} is {'stored' if is_stored else 'set'}")
     if servers is None:
-        servers = find_servers(environ) if _may_look_for_servers(environ) else ()
+        is_off = environ.get("FERRULE_LOCAL_SERVERS", "").casefold() in ("0", "false", "no", "off")
+        servers = find_servers(environ) if isinstance(environ, EnvironmentWithKeys) and not is_off else ()
     for state in servers:
         name = default or next(iter(state.models), "")
         if name and {name, f"{name}:latest"} & {*state.models}:
@@ -168,11 +169,6 @@ def find_default(environ: Mapping[str, str], servers: Sequence[ServerState] | No
     if default:  # nothing here has a model of this name: better an error than the answer of another model
         return ModelChoice(spec=default, reason="FERRULE_MODEL is set")
     return ModelChoice(spec="offline", reason="there is no key and no model server on this machine")
-
-
-def _may_look_for_servers(environ: Mapping[str, str]) -> bool:
-    is_off = environ.get("FERRULE_LOCAL_SERVERS", "").casefold() in ("0", "false", "no", "off")
-    return isinstance(environ, EnvironmentWithKeys) and not is_off
 
 
 def _has_provider(spec: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Mapping
+from contextlib import aclosing
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,20 +55,7 @@ class _LiteLLMClient:
     async def _create(self, **parameters: Any) -> Any:
         key = {"api_key": self.api_key} if self.api_key else {}
         completion = await self._litellm.acompletion(**parameters, **key, max_retries=0)
-        return _ClosableStream(completion) if parameters.get("stream") else completion
+        return aclosing(completion) if parameters.get("stream") else completion
 
     async def close(self) -> None:
         await self._litellm.close_litellm_async_clients()
-
-
-class _ClosableStream:
-    """A stream of litellm as a context, like OpenAI's."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    async def __aenter__(self) -> Any:
-        return self._stream
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._stream.aclose()

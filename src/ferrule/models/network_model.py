@@ -6,15 +6,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, Literal, TypeAlias
 
 from ferrule.core.content import encode_json
-from ferrule.core.model import ModelReply
+from ferrule.core.model import ModelReply, ModelRequest, TextSink
 from ferrule.errors import ModelError, ModelRefused, ModelUnavailable, RequestTooLong, error_text
 from ferrule.http.retry import parse_retry_after
+from ferrule.models.reply_checks import complete_usage, hide_key
 
 logger = logging.getLogger("ferrule.models")
 
@@ -22,46 +25,6 @@ logger = logging.getLogger("ferrule.models")
 def schema_instruction(schema: Mapping[str, Any]) -> str:
     """Return the prompt for models that cannot be constrained to a schema while they write."""
     return f"Answer with one JSON object and nothing else. It must fit this JSON Schema: {encode_json(schema).decode()}"
-
-
-# The client
-
-
-class Closable(Protocol):
-    async def close(self) -> None: ...
-
-
-ClientT = TypeVar("ClientT", bound=Closable)
-
-
-class LazyClient(Generic[ClientT]):
-    """A client of a provider's SDK, created when it is first needed.
-
-    It is created in a thread, because importing an SDK takes up to a second and would block the event loop. A client's
-    connections belong to one event loop, so each loop gets its own client.
-    """
-
-    def __init__(self, create: Callable[[], ClientT]) -> None:
-        self._create = create
-        self._client: ClientT | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._lock = asyncio.Lock()
-
-    async def get(self) -> ClientT:
-        loop = asyncio.get_running_loop()
-        if self._client is not None and self._loop is loop:
-            return self._client
-        if self._loop is not loop:
-            self._client, self._loop, self._lock = None, loop, asyncio.Lock()
-        async with self._lock:
-            if self._client is None:
-                self._client = await asyncio.to_thread(self._create)
-            return self._client
-
-    async def aclose(self) -> None:
-        client, self._client = self._client, None
-        if client is not None and self._loop is asyncio.get_running_loop():
-            await client.close()
 
 
 # Optional features.
@@ -88,29 +51,71 @@ Reductions: TypeAlias = Mapping[str, int]
 Parameters: TypeAlias = dict[str, Any]
 
 _FEATURE_ERRORS = frozenset({400, 422})
+_FEATURE_ERRORS = frozenset({400, 422})
 _SIZE_PHRASES = ("context length", "context window", "context size", "too long", "too large", "at most")
 """Such an error may mention `max_tokens` too, but there the number is wrong and not the parameter."""
 
 
-class FeatureNegotiation:
-    """Sends requests, and sends less when the server refuses a feature. Other failures become model errors."""
+class NetworkModel(ABC):
+    """A model behind the API of a provider, through the provider's SDK."""
 
-    def __init__(self, model: str, features: Sequence[OptionalFeature], errors: ErrorTable) -> None:
-        self._model, self._features, self._errors = model, features, errors
+    features: Sequence[OptionalFeature]
+    errors: ErrorTable
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._client: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lock = asyncio.Lock()
         self._reductions: Reductions = {}
 
-    async def send(
-        self, build: Callable[[Reductions], Parameters], send: Callable[[Parameters], Awaitable[ModelReply]]
-    ) -> ModelReply:
+    async def generate(self, request: ModelRequest | str, on_text: TextSink | None = None) -> ModelReply:
+        request = ModelRequest.of(request)
+        client = await self._get_client()
+        key = client.api_key or getattr(client, "auth_token", None)
+        reply = await hide_key(key, on_text, partial(self._send_within_features, client, request))
+        return complete_usage(reply, request)
+
+    async def aclose(self) -> None:
+        """Close the connections. The model can still be used; it opens new ones."""
+        client, self._client = self._client, None
+        if client is not None and self._loop is asyncio.get_running_loop():
+            await client.close()
+
+    @abstractmethod
+    def _create_client(self) -> Any: ...
+
+    @abstractmethod
+    def _build_parameters(self, request: ModelRequest, reductions: Reductions, *, stream: bool) -> Parameters:
+        """Return the parameters of a request, without what the server has refused before."""
+
+    @abstractmethod
+    async def _send_request(self, client: Any, parameters: Parameters, on_text: TextSink | None) -> ModelReply: ...
+
+    async def _get_client(self) -> Any:
+        """Return the client of this event loop, to which its connections belong.
+
+        It is created in a thread, because importing an SDK takes up to a second and would block the event loop.
+        """
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._client, self._loop, self._lock = None, loop, asyncio.Lock()
+        if self._client is None:
+            async with self._lock:
+                self._client = self._client or await asyncio.to_thread(self._create_client)
+        return self._client
+
+    async def _send_within_features(self, client: Any, request: ModelRequest, on_text: TextSink | None) -> ModelReply:
+        """Send less when the server refuses a feature. Other failures become model errors."""
         reductions = self._reductions
         while True:
-            parameters = build(reductions)
+            parameters = self._build_parameters(request, reductions, stream=on_text is not None)
             try:
-                return await send(parameters)
+                return await self._send_request(client, parameters, on_text)
             except Exception as error:
                 reduced = self._reduce_refused_feature(error, parameters, reductions)
                 if reduced is None:
-                    failure = to_model_error(error, self._errors, model=self._model)
+                    failure = to_model_error(error, self.errors, model=self.name)
                     if failure is None:
                         raise
                     raise failure from error
@@ -127,13 +132,13 @@ class FeatureNegotiation:
         message = f"{getattr(error, 'param', '')} {getattr(error, 'body', '')} {error}".casefold()
         if any(phrase in message for phrase in _SIZE_PHRASES):
             return None
-        for feature in self._features:
+        for feature in self.features:
             level = reductions.get(feature.name, 0)
             is_used = level < feature.levels and any(parameter in parameters for parameter in feature.parameters)
             if is_used and any(keyword in message for keyword in feature.keywords):
                 logger.warning(
                     "model=<%s>, feature=<%s> | not supported by the server, the request is reduced",
-                    self._model,
+                    self.name,
                     feature.name,
                 )
                 return {**reductions, feature.name: level + 1}
@@ -177,14 +182,6 @@ COMMON_SDK_ERRORS: ErrorTable = {
     "APITimeoutError": "unavailable",
     "APIResponseValidationError": "unavailable",
     "APIStatusError": "by_status",
-    "BadRequestError": "refused",
-    "AuthenticationError": "refused",
-    "PermissionDeniedError": "refused",
-    "NotFoundError": "refused",
-    "ConflictError": "unavailable",
-    "UnprocessableEntityError": "refused",
-    "RateLimitError": "by_status",
-    "InternalServerError": "by_status",
     # Not defined by the SDKs, but they let them through: broken connections, and responses that are not JSON.
     "TransportError": "unavailable",
     "JSONDecodeError": "unavailable",

@@ -15,15 +15,15 @@ from ferrule.errors import MissingExtra, ModelRefused, ModelUnavailable, SetupEr
 from ferrule.models.network_model import (
     COMMON_SDK_ERRORS,
     ErrorTable,
-    FeatureNegotiation,
-    LazyClient,
+    NetworkModel,
     OptionalFeature,
+    Parameters,
     Reductions,
     read_events,
     report_unreadable_reply,
     schema_instruction,
 )
-from ferrule.models.reply_checks import complete_usage, hide_key, read_count, read_field, read_list, read_text
+from ferrule.models.reply_checks import read_count, read_field, read_list, read_text
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 OPENAI_ERRORS: Final[ErrorTable] = {
     **COMMON_SDK_ERRORS,
     "OpenAIError": "refused",
-    "OAuthError": "refused",
     "LengthFinishReasonError": "refused",
     "ContentFilterFinishReasonError": "refused",
     "InvalidWebhookSignatureError": "refused",
@@ -65,7 +64,7 @@ _FINISH_REASONS: dict[str, FinishReason] = {
 }
 
 
-class OpenAIModel:
+class OpenAIModel(NetworkModel):
     """A model of OpenAI, Ollama, vLLM, llama.cpp, DeepSeek, Qwen … : whatever answers at the base URL.
 
     Base URL and key are read from `OPENAI_BASE_URL` and `OPENAI_API_KEY` unless they are passed. If a base URL is
@@ -73,11 +72,14 @@ class OpenAIModel:
     need none. The model itself makes one attempt; an agent that is given it makes more (`RetryingModel`).
     """
 
+    features, errors = _FEATURES, OPENAI_ERRORS
+
     def __init__(
         self, model: str, *, base_url: str | None = None, api_key: str | None = None, provider: str = "openai"
     ) -> None:
         """Use `provider` as the prefix of the name."""
-        self.model, self._provider = model, provider
+        super().__init__(f"{provider}:{model}")
+        self.model = model
         if api_key is None and base_url is None:
             api_key = os.environ.get("OPENAI_API_KEY")
         if base_url is None:
@@ -88,8 +90,6 @@ class OpenAIModel:
                 f"The base URL {self.base_url!r} of {self.name} is not an address: write http://HOST:PORT/v1, or https://…"
             )
         self._api_key = api_key or None
-        self._client = LazyClient(self._create_client)
-        self._negotiation = FeatureNegotiation(self.name, _FEATURES, OPENAI_ERRORS)
         # OpenAI's own models accept only the new name, most other servers know only the old one.
         names = ("max_completion_tokens", "max_tokens")
         at_openai = self.base_url is None or "api.openai.com" in self.base_url
@@ -97,31 +97,9 @@ class OpenAIModel:
         self.can_end_reply = not at_openai
         """Models of other servers may write calls as text, and go on as if they had the results."""
 
-    @property
-    def name(self) -> str:
-        return f"{self._provider}:{self.model}"
-
-    async def generate(self, request: ModelRequest | str, on_text: TextSink | None = None) -> ModelReply:
-        request = ModelRequest.of(request)
-        client = await self._client.get()
-        reply = await hide_key(
-            client.api_key,
-            on_text,
-            lambda sink: self._negotiation.send(
-                lambda reductions: self._build_parameters(request, reductions, stream=on_text is not None),
-                lambda parameters: self._send_request(client, parameters, sink),
-            ),
-        )
-        return complete_usage(reply, request)
-
-    async def aclose(self) -> None:
-        """Close the connections. The model can still be used; it opens new ones."""
-        await self._client.aclose()
-
-    def _build_parameters(self, request: ModelRequest, reductions: Reductions, *, stream: bool) -> dict[str, Any]:
-        """Return the parameters of `chat.completions.create`, without what the server has refused before."""
+    def _build_parameters(self, request: ModelRequest, reductions: Reductions, *, stream: bool) -> Parameters:
         reduced = reductions.get
-        parameters: dict[str, Any] = {
+        parameters: Parameters = {
             "model": self.model,
             "messages": [_encode_message_arguments(message) for message in request.messages],
         }
@@ -134,17 +112,22 @@ class OpenAIModel:
         length_level = reduced("length", 0)
         if request.max_tokens is not None and length_level < 2:
             parameters[self._length_names[length_level]] = request.max_tokens
-        if request.answer_schema is not None:
-            _add_answer_format(parameters, request.answer_schema, reduced("answer", 0))
+        if (schema := request.answer_schema) is not None:
+            level = reduced("answer", 0)
+            if level == 0:
+                format = {"name": "answer", "schema": dict(schema), "strict": _fits_strict_mode(schema)}
+                parameters["response_format"] = {"type": "json_schema", "json_schema": format}
+            else:
+                parameters["messages"] = _add_instruction(parameters["messages"], schema_instruction(schema))
+            if level == 1:
+                parameters["response_format"] = {"type": "json_object"}
         if stream:
             parameters["stream"] = True
             if not reduced("usage"):
                 parameters["stream_options"] = {"include_usage": True}
         return parameters
 
-    async def _send_request(
-        self, client: AsyncOpenAI, parameters: dict[str, Any], on_text: TextSink | None
-    ) -> ModelReply:
+    async def _send_request(self, client: AsyncOpenAI, parameters: Parameters, on_text: TextSink | None) -> ModelReply:
         builder = OpenAIReplyBuilder(on_text)
         with report_unreadable_reply(self.name):
             completion: Any = await client.chat.completions.create(**parameters)
@@ -154,7 +137,9 @@ class OpenAIModel:
             return builder.reply(model=self.name)
         async with completion as stream:
             try:
-                if _is_event_stream(stream):
+                response = getattr(stream, "response", None)  # LiteLLM's streams have none
+                content_type = "" if response is None else str(response.headers.get("content-type", ""))
+                if not content_type.startswith("application/json"):
                     async for chunk in read_events(stream, self.name):
                         builder.add(chunk)
                 else:  # a server that does not stream
@@ -187,16 +172,6 @@ class OpenAIModel:
 # The request
 
 
-def _add_answer_format(parameters: dict[str, Any], schema: Mapping[str, Any], level: int) -> None:
-    if level == 0:
-        format = {"name": "answer", "schema": dict(schema), "strict": _fits_strict_mode(schema)}
-        parameters["response_format"] = {"type": "json_schema", "json_schema": format}
-        return
-    parameters["messages"] = _add_instruction(parameters["messages"], schema_instruction(schema))
-    if level == 1:
-        parameters["response_format"] = {"type": "json_object"}
-
-
 def _fits_strict_mode(schema: Any) -> bool:
     """OpenAI's strict mode accepts only objects that are closed and require all their properties."""
     if isinstance(schema, Mapping):
@@ -226,12 +201,6 @@ def _encode_message_arguments(message: Message) -> Message:
         arguments = encode_json(arguments_to_send(function.get("arguments"))).decode()
         calls.append({**call, "function": {**function, "arguments": arguments}})
     return {**message, "tool_calls": calls} if calls else message
-
-
-def _is_event_stream(stream: Any) -> bool:
-    """Return False if a server has answered a request for a stream with one JSON document."""
-    response = getattr(stream, "response", None)  # LiteLLM's streams have none
-    return response is None or not str(response.headers.get("content-type", "")).startswith("application/json")
 
 
 def _check_completion(completion: Any, model: str) -> None:
@@ -343,18 +312,16 @@ class OpenAIReplyBuilder:
         same = [c for c in self._calls if c.index == index] if index is not None else self._calls[-1:]
         if id and index is None:
             same = [c for c in self._calls if c.id == id]
-        return same[-1] if same and not _starts_next_call(same[-1], id, name, arguments) else None
+        call = same[-1] if same else None
+        if call is None or (id and call.id and id != call.id):
+            return None
+        # With the id repeated, some servers send the name with every part; only arguments after complete ones are new.
+        is_next = bool(name and call.name) and (bool(arguments) or not id) and call.is_complete()
+        return None if is_next else call
 
 
 def _read_call_name(part: Any) -> str:
     return read_text(read_field(part, "function"), "name")
-
-
-def _starts_next_call(call: _PartialCall, id: str, name: str, arguments: str) -> bool:
-    if id and call.id and id != call.id:
-        return True
-    # With the id repeated, some servers send the name with every part; only arguments after complete ones are new.
-    return bool(name and call.name) and (bool(arguments) or not id) and call.is_complete()
 
 
 def _read_usage(usage: Any) -> Usage:

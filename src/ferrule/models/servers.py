@@ -11,7 +11,7 @@ import json
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -27,8 +27,6 @@ _MAX_LISTING: Final = 2_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalServer:
-    """A kind of model server."""
-
     prefix: str
     title: str
     port: int
@@ -82,8 +80,6 @@ LOCAL_SERVERS: Final[Mapping[str, LocalServer]] = {
 
 @dataclass(slots=True, kw_only=True)
 class ServerState:
-    """What a server offers now."""
-
     server: LocalServer
     url: str
     models: Sequence[str] = ()
@@ -107,9 +103,7 @@ def find_servers(environ: Mapping[str, str], prefixes: Sequence[str] = tuple(LOC
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     # Copies: a thread that is late must not change what was reported.
-    return [
-        ServerState(server=state.server, url=state.url, models=state.models, problem=state.problem) for state in states
-    ]
+    return [replace(state) for state in states]
 
 
 def _probe(state: ServerState, environ: Mapping[str, str]) -> None:
@@ -157,14 +151,11 @@ def _read_models(listing: Any, server: LocalServer) -> list[str]:
     if server.owner and not any(entry.get("owned_by") == server.owner for entry in entries):
         raise ValueError("the models of another server")
     names = [entry.get("name") if server.path == "/api/tags" else entry.get("id") for entry in entries]
-    return [
-        name
-        for name, entry in zip(names, entries, strict=True)
-        if isinstance(name, str) and name and not _is_embedding_model(name, entry)
-    ]
-
-
-def _is_embedding_model(name: str, entry: Mapping[str, Any]) -> bool:
-    details = entry.get("details")
-    family = str(details.get("family", "")) if isinstance(details, dict) else ""
-    return "embed" in name.casefold() or "bert" in family.casefold()
+    models = []
+    for name, entry in zip(names, entries, strict=True):
+        details = entry.get("details")
+        family = str(details.get("family", "")) if isinstance(details, dict) else ""
+        is_embedding_model = "embed" in str(name).casefold() or "bert" in family.casefold()
+        if isinstance(name, str) and name and not is_embedding_model:
+            models.append(name)
+    return models

@@ -19,8 +19,6 @@ _SURROUNDING_CHARACTERS = " \t\r\n`\"'*"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallableTool:
-    """A tool that can be called."""
-
     name: str
     """The name in the schema, which parsed calls have."""
     parameters: Mapping[str, Any]
@@ -51,9 +49,15 @@ class KnownTools:
     __slots__ = ("_by_name",)
 
     def __init__(self, schemas: Iterable[Schema]) -> None:
-        tools = [tool for schema in schemas if (tool := _read_tool(schema))]
-        self._by_name = {decode_model_name(tool.name): tool for tool in tools}
-        self._by_name.update({tool.name: tool for tool in tools})
+        self._by_name: dict[str, CallableTool] = {}
+        by_schema_name: dict[str, CallableTool] = {}
+        for schema in schemas:
+            described = schema.get("function", schema)
+            if isinstance(described, Mapping) and isinstance(name := described.get("name"), str):
+                parameters = described.get("parameters", described.get("input_schema"))
+                tool = CallableTool(name=name, parameters=parameters if isinstance(parameters, Mapping) else {})
+                by_schema_name[name] = self._by_name[decode_model_name(name)] = tool
+        self._by_name.update(by_schema_name)
 
     def find(self, raw_name: str) -> CallableTool | None:
         """Return the tool with this name: the name in the schema, or the one before its encoding for models."""
@@ -82,14 +86,6 @@ class KnownTools:
         hint = f" Did you mean {' or '.join(similar)}?" if similar else ""
         error = f"There is no tool {name!r}.{hint}"
         return ToolCall(name=encode_model_name(name), arguments=arguments or {}, error=error, raw=raw)
-
-
-def _read_tool(schema: Schema) -> CallableTool | None:
-    described = schema.get("function", schema)
-    if not isinstance(described, Mapping) or not isinstance(described.get("name"), str):
-        return None
-    parameters = described.get("parameters", described.get("input_schema"))
-    return CallableTool(name=described["name"], parameters=parameters if isinstance(parameters, Mapping) else {})
 
 
 def unescape_name(raw_name: str) -> str:

@@ -117,7 +117,11 @@ class LiteralReader:
         body = _ESCAPED_BODIES[closing].match(self.whole, at, self.stop)
         if body is None:
             raise LiteralError("a text is not closed", self.stop)
-        return _join_surrogates(_ESCAPE.sub(_read_escape, body[1])), body.end()
+        string = _ESCAPE.sub(_read_escape, body[1])
+        if not string.isascii() and any("\ud800" <= char <= "\udfff" for char in string):
+            # Pairs are joined; single ones, which JSON cannot contain, are replaced.
+            string = string.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return string, body.end()
 
     def _read_list(self, at: int, depth: int) -> tuple[Any, int]:
         closing = "]" if self.whole[at] == "[" else ")"
@@ -206,13 +210,6 @@ def _read_escape(escape: re.Match[str]) -> str:
     if char := escape["char"]:
         return _ESCAPES.get(char, f"\\{char}")
     return chr(int(next(filter(None, escape.groups())), 16))
-
-
-def _join_surrogates(string: str) -> str:
-    """Join surrogate pairs, and replace lone surrogates, which JSON cannot contain."""
-    if string.isascii() or not any("\ud800" <= c <= "\udfff" for c in string):
-        return string
-    return string.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def parse_literal(string: str) -> Any:

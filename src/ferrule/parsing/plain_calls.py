@@ -89,8 +89,13 @@ def read_fenced_block(text: SourceText, at: int, tools: KnownTools) -> MarkedSeg
     marks, language = opened.group("marks"), opened.group("language").lower()
     is_certain = _TOOL_LANGUAGE.fullmatch(language) is not None
     if is_certain or (language in _CALL_LANGUAGES and not _is_introduced_as_example(text, at)):
-        if segment := _read_fenced_arguments(text, at, opened.end(), marks, tools):
-            return segment
+        # The arguments for the tool which is named above the block.
+        begin, tool = find_name_line(text, at, tools)
+        place = text.skip(_SPACE, opened.end())
+        has_object = text.whole.startswith("{", place)
+        segment = _read_arguments_object(text, begin, place, tool) if tool and has_object else None
+        if segment and (end := _end_of_block(text, segment.end, marks)) is not None:
+            return MarkedSegment(begin, end, segment.calls)
         for read in (_read_tagged, _read_json_values, _read_statements):
             result = read(text, opened.end(), tools, is_certain=is_certain)
             end = _end_of_block(text, result[1], marks) if result else None
@@ -112,15 +117,6 @@ def read_fenced_block(text: SourceText, at: int, tools: KnownTools) -> MarkedSeg
     return MarkedSegment(at, end, kind="code")
 
 
-def _read_fenced_arguments(text: SourceText, at: int, body: int, marks: str, tools: KnownTools) -> MarkedSegment | None:
-    """Read a fenced block that has the arguments for the tool which is named above it."""
-    begin, tool = find_name_line(text, at, tools)
-    place = text.skip(_SPACE, body)
-    segment = _read_arguments_object(text, begin, place, tool) if tool and text.whole.startswith("{", place) else None
-    end = _end_of_block(text, segment.end, marks) if segment else None
-    return MarkedSegment(begin, end, segment.calls) if segment and end is not None else None
-
-
 def read_inline_code(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
     """Read code quoted within a line, which is not parsed further; unless it is the whole line."""
     line_end = text.find("\n", at)[0]
@@ -139,7 +135,15 @@ def read_json(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | N
     begin, tool = find_name_line(text, at, tools)
     segment = _read_arguments_object(text, begin, at, tool) if tool else None
     segment = segment or syntax.read_json_segment(text, at, tools)
-    if segment and (_is_introduced_as_example(text, segment.start) or _is_in_sentence(text, segment)):
+    if segment is None:
+        return None
+    # Words of the same sentence may be before and after it.
+    is_in_sentence = (
+        _WORD_BEFORE.search(text.line_before(segment.start)[0]) is not None
+        and text.calls_end <= text.line_start(segment.start)
+        and text.is_prose_until_line_end(segment.end)
+    )
+    if is_in_sentence or _is_introduced_as_example(text, segment.start):
         return MarkedSegment(at, segment.end, kind="code")
     return segment
 
@@ -285,13 +289,3 @@ def is_tagged_example(text: SourceText, at: int) -> bool:
 def _find_introduction(text: SourceText, at: int) -> str:
     """Return the line before, without what was a call."""
     return text.whole[max(text.calls_end, at - 400) : at].rstrip(" \t\n`").rpartition("\n")[2]
-
-
-def _is_in_sentence(text: SourceText, segment: MarkedSegment) -> bool:
-    """Return whether words of the same sentence are before and after a segment."""
-    before = text.line_before(segment.start)[0]
-    return (
-        _WORD_BEFORE.search(before) is not None
-        and text.calls_end <= text.line_start(segment.start)
-        and text.is_prose_until_line_end(segment.end)
-    )

@@ -58,13 +58,6 @@ _POSSIBLE_MARKER = lazy_pattern(
     re.MULTILINE,
 )
 _MARKER = lazy_pattern(
-    rf"<(?=[^\W\d]|[/|｜])|✿|\]<\]|\A\s*to=(?=[\w.:-]{{1,100}}[ ]?<)"
-    rf"|\[(?=\s*+[\w{{/\"'`(\[])|\{{(?=\s*+[\"'“\w}}])|[`~◁]|\bfunctools\["
-    rf"|(?<![\w./\\-]){NAME}[ \t]?\("
-    rf"|^[ \t>*#]*{notations.FIRST_WORDS}|{notations.NEXT_TURN}",
-    re.MULTILINE,
-)
-_MARKER = lazy_pattern(
     rf"(?P<analysis>{_ANALYSIS})|(?P<answer>{_ANSWER})|(?P<thinking>{_THINKING_OPEN})|(?P<thought>{_THINKING_CLOSE})"
     rf"|(?P<header>{_HEADER})|(?P<xml>{notations.XML_OPENING})|(?P<tagged>{notations.TAG_OPENING})|(?P<tags><tool>)"
     rf"|(?P<part>{notations.CALL_PART})"
@@ -89,7 +82,6 @@ class Marker:
 
 
 def find_marker(text: str, at: int) -> Marker | None:
-    """Return the first marker from `at` on."""
     while coarse := _POSSIBLE_MARKER.search(text, at):
         at = coarse.start()
         if coarse.group().endswith("("):
@@ -428,7 +420,10 @@ class ToolCallReader:
     def _advance(self, visible: list[str]) -> bool:
         """Pass on what precedes the next possible call; False if more text is needed."""
         if self._thinking:
-            return self._skip_thinking()
+            ended = END_OF_THINKING.search(self._pending)
+            self._consume(ended.end() if ended else max(0, len(self._pending) - 30))
+            self._thinking = ended is None
+            return not self._thinking
         text = SourceText(self._before + self._pending)
         offset = at = settled = len(self._before)
         while trigger := _TRIGGER.search(text.whole, at):
@@ -549,12 +544,6 @@ class ToolCallReader:
             self._prose.add_gap()
         self._thinking = marker.kind == "thinking"
         return True
-
-    def _skip_thinking(self) -> bool:
-        ended = END_OF_THINKING.search(self._pending)
-        self._consume(ended.end() if ended else max(0, len(self._pending) - 30))
-        self._thinking = ended is None
-        return not self._thinking
 
     def _pass_on(self, length: int) -> str:
         piece = self._pending[:length]

@@ -10,9 +10,10 @@ from typing import Any, Final
 from ferrule.core.spec import Tool
 from ferrule.kinds.function.tools import ResourceTarget, tool_of
 from ferrule.models import choose_model
+from ferrule.models.choose import ModelFactory
 from ferrule.models.keys import model_environment
 from ferrule_tools._tool_setup import configure_tool
-from ferrule_tools.ai.ask_model import AskModelConfig, ModelAsker, ModelCache, ModelFactory, describe_missing_setup
+from ferrule_tools.ai.ask_model import AskModelConfig, ModelAsker, ModelCache, describe_missing_setup
 from ferrule_tools.ai.summarize import SummarizeConfig, Summarizer
 
 __all__ = ["AskModelConfig", "SummarizeConfig", "ai_tools"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from ferrule.core.content import replace_surrogates
 from ferrule.core.messages import Usage, system_message, user_message
@@ -13,7 +13,6 @@ from ferrule.core.names import did_you_mean
 from ferrule.core.secrets import Secrets
 from ferrule.core.spec import ToolCategory
 from ferrule.errors import (
-    CallError,
     ExecutionFailed,
     ModelError,
     ModelRefused,
@@ -25,7 +24,7 @@ from ferrule.errors import (
 )
 from ferrule.kinds.function.decorator import tool
 from ferrule.models import Model, ModelReply, ModelRequest, RetryingModel, close_model
-from ferrule.models.choose import parse_model_spec
+from ferrule.models.choose import ModelFactory, parse_model_spec
 from ferrule.models.servers import LOCAL_SERVERS
 from ferrule_tools._tool_setup import describe_missing_package, require_positive
 
@@ -38,12 +37,6 @@ _PACKAGES: Final = {
     **{name: name for name in ("openai", "anthropic", "litellm")},
     **dict.fromkeys(LOCAL_SERVERS, "openai"),
 }
-
-
-class ModelFactory(Protocol):
-    """Creates the model of a spec in the configuration; None: the model that the environment determines."""
-
-    def __call__(self, spec: str | None, environ: Mapping[str, str], /) -> Model: ...
 
 
 class ModelCache:
@@ -119,16 +112,6 @@ def _explain_empty_reply(reply: ModelReply) -> str:
     return "gave an empty answer. Change the prompt." if reply.finish_reason != "refused" else "declines to answer."
 
 
-def convert_model_error(error: ModelError) -> CallError:
-    """Convert the error of a model into the error of the call."""
-    if isinstance(error, ModelUnavailable):
-        wait = {} if error.retry_after is None else {"retry_after": error.retry_after}
-        return Transient(str(error), **wait)
-    if isinstance(error, RequestTooLong):
-        return Retry(f"{error} Send a shorter prompt.")
-    return ExecutionFailed(str(error))
-
-
 def usage_output(usage: Usage) -> dict[str, Any]:
     """Return requests and tokens for the tool's output."""
     output = {"requests": usage.requests, "input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
@@ -163,8 +146,6 @@ class AskModelConfig:
 
 
 class ModelAsker:
-    """Asks the models of a project."""
-
     def __init__(self, config: AskModelConfig, models: ModelCache) -> None:
         self._config, self._models = config, models
 
@@ -201,8 +182,13 @@ class ModelAsker:
             plain = chosen.model if isinstance(chosen, RetryingModel) else chosen
             try:
                 reply = await request_reply(plain, prompt, system=system, max_tokens=self._config.max_tokens)
+            except ModelUnavailable as error:
+                wait = {} if error.retry_after is None else {"retry_after": error.retry_after}
+                raise Transient(str(error), **wait) from error
+            except RequestTooLong as error:
+                raise Retry(f"{error} Send a shorter prompt.") from error
             except ModelError as error:
-                raise convert_model_error(error) from error
+                raise ExecutionFailed(str(error)) from error
             except SetupError as error:  # its package or its weights are missing
                 raise ExecutionFailed(f"The model {chosen.name!r} cannot be asked: {error}") from error
         output = {"answer": reply.text.strip(), "model": chosen.name, "usage": usage_output(reply.usage)}

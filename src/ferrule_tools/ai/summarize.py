@@ -34,11 +34,10 @@ logger = logging.getLogger("ferrule_tools")
 
 Length: TypeAlias = Literal["short", "medium", "long"]
 
-_SENTENCES: Final[dict[str, int]] = {"short": 2, "medium": 5, "long": 10}
-_LENGTH_TEXTS: Final[dict[str, str]] = {
-    "short": "in one or two sentences",
-    "medium": "in about five sentences",
-    "long": "in about ten sentences",
+_LENGTHS: Final[dict[str, tuple[int, str]]] = {
+    "short": (2, "in one or two sentences"),
+    "medium": (5, "in about five sentences"),
+    "long": (10, "in about ten sentences"),
 }
 _MAX_OPTION: Final = 300
 """Characters of `language` and of `focus`."""
@@ -95,18 +94,16 @@ class SummaryOptions:
 
     @property
     def sentences(self) -> int:
-        return _SENTENCES[self.length]
+        return _LENGTHS[self.length][0]
 
     @property
     def task(self) -> str:
         language = self.language or "the language of the text"
         about = f" Focus on what it says about this: {self.focus}." if self.focus else ""
-        return f"Summarize the text {_LENGTH_TEXTS[self.length]}, in {language}.{about}"
+        return f"Summarize the text {_LENGTHS[self.length][1]}, in {language}.{about}"
 
 
 class Summarizer:
-    """Summarizes texts."""
-
     def __init__(self, config: SummarizeConfig, model: str | None, models: ModelCache) -> None:
         self._config, self._model, self._models = config, model, models
 

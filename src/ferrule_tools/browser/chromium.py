@@ -43,19 +43,14 @@ class GuardedProxy:
 
     def __init__(self, guard: AddressGuard) -> None:
         self._guard = guard
-        self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._refused: dict[str, CallError] = {}
 
-    @classmethod
-    async def start(cls, guard: AddressGuard) -> GuardedProxy:
-        proxy = cls(guard)
-        proxy._server = await asyncio.start_server(proxy._accept, "127.0.0.1", 0, limit=MAX_HEADER_BYTES)
-        return proxy
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=MAX_HEADER_BYTES)
 
     @property
     def address(self) -> str:
-        assert self._server is not None
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def refusal(self, url: str) -> CallError | None:
@@ -65,7 +60,6 @@ class GuardedProxy:
         return self._refused.get(_format_host_and_port(parts.hostname or "", port))
 
     async def close(self) -> None:
-        assert self._server is not None
         self._server.close()
         for task in self._connections:
             task.cancel()
@@ -235,7 +229,8 @@ class Chromium:
             from playwright.async_api import async_playwright
         except ModuleNotFoundError as error:
             raise MissingExtra("playwright", "browser") from error
-        proxy = await GuardedProxy.start(guard)
+        proxy = GuardedProxy(guard)
+        await proxy.start()
         try:
             driver = await async_playwright().start()
         except BaseException:

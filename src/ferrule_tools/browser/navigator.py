@@ -346,14 +346,9 @@ def browser_tools(
     config = config or BrowserConfig()
     program = config.chromium or environ.get(CHROMIUM_VARIABLE)
     navigator = BrowserNavigator(guard=guard, chromium=program, element_timeout=config.element_timeout)
-    return [replace(tool_of(navigator), needs=_describe_needs(program))]
-
-
-def _describe_needs(program: str | None) -> str:
-    if missing := describe_missing_package("playwright", "browser"):
-        return missing
+    needs = describe_missing_package("playwright", "browser")
     try:
         find_chromium(program)
     except SetupError as error:
-        return f"a browser. {error}"
-    return ""
+        needs = needs or f"a browser. {error}"
+    return [replace(tool_of(navigator), needs=needs)]

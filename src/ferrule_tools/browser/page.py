@@ -112,32 +112,33 @@ async def outline_page(scripts: PageScripts) -> dict[str, Any]:
     return outline
 
 
-def rank_similar_elements(elements: Sequence[dict[str, Any]], selector: str) -> list[dict[str, Any]]:
-    """Return the elements most similar to a selector; equally similar ones in page order."""
-    prefixes = _word_prefixes(selector)
-    tag = _TAG.search(selector.strip())
-    ranked = sorted(elements, key=lambda element: -_similarity(element, prefixes, (tag and tag[1] or "").lower()))
-    return ranked[:MAX_SUGGESTED]
+def _describe_similar_elements(elements: Sequence[dict[str, Any]], selector: str) -> str:
+    """Return the elements most similar to a selector; equally similar ones in page order.
 
+    They are listed like `span#n (number, '3', class 'count')`, with the class only if it is similar.
+    """
+    prefixes, tag = _word_prefixes(selector), _TAG.search(selector.strip())
+    tag_name = (tag and tag[1] or "").lower()
 
-def _describe_element(element: dict[str, Any], prefixes: set[str]) -> str:
-    """Return `span#n (number, '3', class 'count')`; the class only if it is similar."""
-    details = [str(element["role"])]
-    if element["text"]:
-        details.append(_quote(element["text"]))
-    if prefixes & _word_prefixes(element.get("class", "")):
-        details.append(f"class {_quote(element['class'])}")
-    return f"{element['selector']} ({', '.join(details)})"
+    def similarity(element: dict[str, Any]) -> float:
+        details = _word_prefixes(f"{element['selector']} {element['text']} {element.get('class', '')}")
+        shared = len(prefixes & details) / len(prefixes) if prefixes else 0.0
+        has_digit = re.search(r"\d", str(element["text"])) is not None
+        return shared + (0.3 if element["tag"] == tag_name else 0.0) + (0.1 if has_digit else 0.0)
+
+    descriptions = []
+    for element in sorted(elements, key=lambda element: -similarity(element))[:MAX_SUGGESTED]:
+        details = [str(element["role"])]
+        if element["text"]:
+            details.append(_quote(element["text"]))
+        if prefixes & _word_prefixes(element.get("class", "")):
+            details.append(f"class {_quote(element['class'])}")
+        descriptions.append(f"{element['selector']} ({', '.join(details)})")
+    return "; ".join(descriptions)
 
 
 def _quote(text: Any) -> str:
     return "'" + str(text).replace("'", "’") + "'"
-
-
-def _similarity(element: dict[str, Any], prefixes: set[str], tag: str) -> float:
-    details = _word_prefixes(f"{element['selector']} {element['text']} {element.get('class', '')}")
-    shared = len(prefixes & details) / len(prefixes) if prefixes else 0.0
-    return shared + (0.3 if element["tag"] == tag else 0.0) + (0.1 if re.search(r"\d", str(element["text"])) else 0.0)
 
 
 def _word_prefixes(text: str) -> set[str]:
@@ -182,7 +183,6 @@ async def find_element(tab: BrowserTab, selector: str, seconds: float) -> Locato
 
 
 async def wait_until_visible(tab: BrowserTab, selector: str, seconds: float) -> None:
-    """Wait until an element is visible."""
     from playwright.async_api import TimeoutError
 
     elements = await find_elements(tab, selector, seconds)
@@ -214,12 +214,12 @@ async def act_on_element(tab: BrowserTab, selector: str, work: Awaitable[Any]) -
 
 async def _page_hint(tab: BrowserTab, selector: str) -> str:
     try:
-        similar = rank_similar_elements((await outline_page(tab.scripts))["elements"], selector)
+        elements = (await outline_page(tab.scripts))["elements"]
     except Exception:  # the page cannot be read: the error is reported without a hint
         return ""
-    if not similar:
+    if not elements:
         return " There is nothing on the page that could be used."
-    return f" On the page: {'; '.join(_describe_element(each, _word_prefixes(selector)) for each in similar)}."
+    return f" On the page: {_describe_similar_elements(elements, selector)}."
 
 
 def _to_milliseconds(seconds: float) -> float:

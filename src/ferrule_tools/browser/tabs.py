@@ -78,8 +78,6 @@ CLOSE_TIMEOUT: Final = 10.0
 
 
 class BrowserTab:
-    """A page and its state."""
-
     def __init__(self, page: Page, scripts: PageScripts) -> None:
         self.page, self.scripts = page, scripts
         self.failed_url: str | None = None

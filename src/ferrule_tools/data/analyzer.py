@@ -192,7 +192,12 @@ class DataAnalyzer:
         """
         if (file is None) == (sql is None):
             raise Retry("give either file or sql to draw.")
-        target = None if save_as is None else self._chart_target(save_as)
+        target = None
+        if save_as is not None:  # errors are raised before anything is drawn
+            target = self._workspace.file_parts(save_as)
+            if _file_suffix(target) not in ("png", "svg"):
+                raise Retry(f"{display_path(target)!r} must end in .png or .svg.")
+            self._workspace.require_changeable(target)
         name, data_files = (
             _name_single_table(file) if file is not None else (_CHART_TABLE, _collect_tables(tables, None))
         )
@@ -245,27 +250,19 @@ class DataAnalyzer:
             result["note"] = _ALL_TEXT_NOTE
         return result
 
-    def _chart_target(self, path: str) -> Parts:
-        """Return where to save a chart. Errors are raised before anything is drawn."""
-        parts = self._workspace.file_parts(path)
-        if _file_suffix(parts) not in ("png", "svg"):
-            raise Retry(f"{display_path(parts)!r} must end in .png or .svg.")
-        self._workspace.require_changeable(parts)
-        return parts
-
 
 def _file_suffix(parts: Parts) -> str:
     return PurePosixPath(parts[-1]).suffix.lower().removeprefix(".")
 
 
 def _name_single_table(file: File) -> tuple[str, dict[str, DataFile]]:
-    data_file = _parse_data_file(file)
+    data_file = DataFile.of(file)
     name = _table_name(data_file.path)
     return name, {name: data_file}
 
 
 def _collect_tables(tables: Mapping[str, File] | None, files: Sequence[str] | None) -> dict[str, DataFile]:
-    data_files = {name: _parse_data_file(file) for name, file in (tables or {}).items()}
+    data_files = {name: DataFile.of(file) for name, file in (tables or {}).items()}
     for path in files or ():
         name = _table_name(path)
         if name.casefold() in {each.casefold() for each in data_files}:
@@ -274,10 +271,6 @@ def _collect_tables(tables: Mapping[str, File] | None, files: Sequence[str] | No
     if not all(data_files):
         raise Retry("a table needs a name.")
     return data_files
-
-
-def _parse_data_file(file: File) -> DataFile:
-    return DataFile(path=file) if isinstance(file, str) else DataFile.of(file)
 
 
 def _table_name(path: str) -> str:
@@ -293,13 +286,18 @@ _SAMPLE_ROWS: Final = 200
 """The number of rows that are searched for examples."""
 _EXAMPLE_COUNT: Final = 3
 _MAX_EXAMPLE: Final = 100
+_DESCRIBED: Final = ("distinct_about", "min", "max")
 
 
 def describe_table(database: FileDatabase, name: str) -> dict[str, Any]:
     source = quote_name(name)
     columns = query_columns(database, source)
     described = columns[:MAX_COLUMNS]
-    rows, counts = _measure_columns(database, source, [_measures_sql(column) for column in described])
+    measures: list[dict[str, str]] = []
+    for column in described:
+        sql = _summary_measures(column, is_exact=False)
+        measures.append({"nulls": sql["count"], **{name: sql[name] for name in _DESCRIBED if name in sql}})
+    rows, counts = _measure_columns(database, source, measures)
     examples = _find_examples(database, source, described)
     output: dict[str, Any] = {
         "path": database.tables[name].path,
@@ -329,12 +327,6 @@ def _measure_columns(
     ((rows, *values),) = database.rows(f"SELECT {expressions} FROM {source}")
     remaining = iter(values)
     return rows, [{measure: next(remaining) for measure in each} for each in measures]
-
-
-def _measures_sql(column: Column) -> dict[str, str]:
-    measures = _summary_measures(column, is_exact=False)
-    counts = {"nulls": measures["count"]}
-    return counts | {name: measures[name] for name in ("distinct_about", "min", "max") if name in measures}
 
 
 def _find_examples(database: FileDatabase, source: str, columns: list[Column]) -> list[list[Any]]:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from ferrule.errors import MissingExtra, Retry
 from ferrule_tools.data.files import quote_name
@@ -25,16 +25,13 @@ _MAX_SLICES: Final = 10
 _BINS: Final = 30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChartSeries:
+class ChartSeries(NamedTuple):
     name: str
     values: list[float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartPoints:
-    """The data of a chart."""
-
     kind: ChartKind
     x_name: str
     x: list[Any]
@@ -81,7 +78,12 @@ def _load_series(
             for column in y_columns
         ] or [("count", "CAST(count(*) AS DOUBLE)")]
         grouping = "GROUP BY 1"
-    order = _order_by_sql(kind, x_column, aggregate)
+    order = ""
+    is_ordered = is_number_type(x_column.type) or is_date_type(x_column.type)
+    if kind == "line" or (aggregate is not None and is_ordered):
+        order = "ORDER BY 1"
+    elif aggregate is not None and kind in ("bar", "pie"):
+        order = "ORDER BY 2 DESC, 1"
     sample = ""
     if kind == "scatter" and aggregate is None:
         ((count,),) = database.rows(f"SELECT count(*) FROM {source}")
@@ -98,8 +100,8 @@ def _load_series(
         )
     if not rows:
         raise Retry("there are no rows to draw.")
-    series = [
-        ChartSeries(name=name, values=[math.nan if row[index + 1] is None else row[index + 1] for row in rows])
+    series: list[ChartSeries] = [
+        ChartSeries(name, [math.nan if row[index + 1] is None else row[index + 1] for row in rows])
         for index, (name, _) in enumerate(values)
     ]
     points = ChartPoints(kind=kind, x_name=x_column.name, x=[row[0] for row in rows], series=series, notes=notes)
@@ -122,7 +124,7 @@ def _load_histogram(database: FileDatabase, source: str, x_column: Column) -> Ch
         span,
     )
     counts = dict(rows)
-    series = ChartSeries(name="count", values=[float(counts.get(index, 0)) for index in range(_BINS)])
+    series = ChartSeries("count", [float(counts.get(index, 0)) for index in range(_BINS)])
     borders = [low + span * index / _BINS for index in range(_BINS + 1)]
     return ChartPoints(kind="histogram", x_name=x_column.name, x=borders, series=[series])
 
@@ -135,20 +137,13 @@ def _require_numbers(columns: Sequence[Column], kind: str) -> None:
             raise Retry(f"{column.name!r} has no numbers but {column.type}: name another column, or CAST it in sql.")
 
 
-def _order_by_sql(kind: ChartKind, x_column: Column, aggregate: Aggregate | None) -> str:
-    """Order numbers and dates as they are, and other values by size, largest first."""
-    if kind == "line" or (aggregate is not None and (is_number_type(x_column.type) or is_date_type(x_column.type))):
-        return "ORDER BY 1"
-    return "ORDER BY 2 DESC, 1" if aggregate is not None and kind in ("bar", "pie") else ""
-
-
 def _number_sql(column: Column) -> str:
     return f"CAST({quote_name(column.name)} AS DOUBLE)"
 
 
 def _merge_small_slices(points: ChartPoints) -> ChartPoints:
-    (series,) = points.series
-    slices = [(label, value) for label, value in zip(points.x, series.values, strict=True) if value == value]
+    ((name, values),) = points.series
+    slices = [(label, value) for label, value in zip(points.x, values, strict=True) if value == value]
     if any(value < 0 for _, value in slices) or not 0 < sum(value for _, value in slices) < math.inf:
         raise Retry("a pie chart needs finite positive numbers: draw a bar chart instead.")
     slices.sort(key=lambda each: -each[1])
@@ -157,7 +152,7 @@ def _merge_small_slices(points: ChartPoints) -> ChartPoints:
         rest = slices[_MAX_SLICES - 1 :]
         slices = [*slices[: _MAX_SLICES - 1], ("other", sum(value for _, value in rest))]
         notes.append(f"{len(rest)} small slices are combined as 'other'")
-    merged = ChartSeries(name=series.name, values=[value for _, value in slices])
+    merged = ChartSeries(name, [value for _, value in slices])
     return ChartPoints(kind="pie", x_name=points.x_name, x=[label for label, _ in slices], series=[merged], notes=notes)
 
 
@@ -245,7 +240,7 @@ def draw_chart(points: ChartPoints, title: str, formats: Sequence[str]) -> tuple
     except ImportError:
         raise MissingExtra("matplotlib", "data") from None
     labels = [_format_label(value, _MAX_LABEL) for value in points.x]
-    names = [_format_label(each.name, _MAX_LABEL) for each in points.series]
+    names = [_format_label(name, _MAX_LABEL) for name, _ in points.series]
     title, x_name = _format_label(title, _MAX_TITLE), _format_label(points.x_name, _MAX_TITLE)
     families, missing = choose_fonts("".join([title, x_name, *names, *labels]))
     notes = list(points.notes)
@@ -255,15 +250,13 @@ def draw_chart(points: ChartPoints, title: str, formats: Sequence[str]) -> tuple
         figure = Figure(figsize=_FIGURE_SIZE, dpi=_DPI, layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
-        if points.kind == "bar":
-            _draw_bars(axes, points, labels, names)
-        elif points.kind == "histogram":
+        if points.kind == "histogram":
             axes.stairs(points.series[0].values, points.x, fill=True)
             axes.set_ylabel(names[0])
         elif points.kind == "pie":
             axes.pie(points.series[0].values, labels=labels, autopct="%1.1f%%", startangle=90, counterclock=False)
         else:
-            _draw_lines_or_dots(axes, points, labels, names)
+            _draw_series(axes, points, labels, names)
         axes.set_title(title)
         if points.kind != "pie":
             axes.set_xlabel(x_name)
@@ -299,52 +292,32 @@ def _drawing_settings(families: list[str]) -> Iterator[None]:
             log.setLevel(level)
 
 
-def _draw_bars(axes: Any, points: ChartPoints, labels: list[str], names: list[str]) -> None:
+def _draw_series(axes: Any, points: ChartPoints, labels: list[str], names: list[str]) -> None:
+    """Draw bars, lines or dots. Numbers and dates have their places on the axis of lines and dots, others are named."""
+    values = [value for value in points.x if value is not None]
+    has_numbers = bool(values) and all(isinstance(value, (int, float)) for value in values)
+    has_dates = bool(values) and all(isinstance(value, date) for value in values)
+    is_named = points.kind == "bar" or not (has_numbers or has_dates)
+    places: list[Any] = list(range(len(labels)))
+    if not is_named:
+        places = [math.nan if value is None and has_numbers else value for value in points.x]
     width = 0.8 / len(names)
-    for index, (name, series) in enumerate(zip(names, points.series, strict=True)):
-        places = [place - 0.4 + width * (index + 0.5) for place in range(len(labels))]
-        axes.bar(places, series.values, width=width, label=name)
-    _label_x_axis(axes, labels)
-    _label_series(axes, names)
-
-
-def _draw_lines_or_dots(axes: Any, points: ChartPoints, labels: list[str], names: list[str]) -> None:
-    places, is_named = _x_positions(points)
-    marker = "o" if len(labels) <= _MAX_LABELS else ""
-    for name, series in zip(names, points.series, strict=True):
-        if points.kind == "line":
-            axes.plot(places, series.values, label=name, marker=marker, markersize=4)
+    for index, (name, (_, heights)) in enumerate(zip(names, points.series, strict=True)):
+        if points.kind == "bar":
+            bars = [place - 0.4 + width * (index + 0.5) for place in places]
+            axes.bar(bars, heights, width=width, label=name)
+        elif points.kind == "line":
+            marker = "o" if len(labels) <= _MAX_LABELS else ""
+            axes.plot(places, heights, label=name, marker=marker, markersize=4)
         else:
-            axes.scatter(places, series.values, label=name, s=14, alpha=0.7)
+            axes.scatter(places, heights, label=name, s=14, alpha=0.7)
     if is_named:
-        _label_x_axis(axes, labels)
+        step = max(1, math.ceil(len(labels) / _MAX_LABELS))
+        is_rotated = len(labels) > _MAX_HORIZONTAL_LABELS or any(len(label) > 12 for label in labels)
+        style: dict[str, Any] = {"rotation": 45, "ha": "right"} if is_rotated else {"rotation": 0, "ha": "center"}
+        axes.set_xticks(range(0, len(labels), step), labels[::step], **style)
     else:
         axes.tick_params(axis="x", labelrotation=30)
-    _label_series(axes, names)
-
-
-def _x_positions(points: ChartPoints) -> tuple[list[Any], bool]:
-    """Return the positions of numbers and dates; other values are placed in a row with labels."""
-    values = [value for value in points.x if value is not None]
-    if values and (all(isinstance(v, (int, float)) for v in values) or all(isinstance(v, date) for v in values)):
-        return [
-            math.nan if value is None and isinstance(values[0], (int, float)) else value for value in points.x
-        ], False
-    return list(range(len(points.x))), True
-
-
-def _label_x_axis(axes: Any, labels: list[str]) -> None:
-    step = max(1, math.ceil(len(labels) / _MAX_LABELS))
-    is_rotated = len(labels) > _MAX_HORIZONTAL_LABELS or any(len(label) > 12 for label in labels)
-    axes.set_xticks(
-        range(0, len(labels), step),
-        labels[::step],
-        rotation=45 if is_rotated else 0,
-        ha="right" if is_rotated else "center",
-    )
-
-
-def _label_series(axes: Any, names: list[str]) -> None:
     if len(names) > 1:
         axes.legend()
     else:

@@ -71,8 +71,10 @@ class DataFile:
     """Whether the first line has the names of the columns; None: detected."""
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> DataFile:
-        """Read the object that a caller gave."""
+    def of(cls, options: str | Mapping[str, Any]) -> DataFile:
+        """Read the path or the object that a caller gave."""
+        if isinstance(options, str):
+            return cls(path=options)
         for name, value in options.items():
             kind = _FILE_KEYS.get(name)
             if kind is None:
@@ -89,8 +91,6 @@ _FILE_KEYS: Final = {"path": str, "sheet": str, "encoding": str, "delimiter": st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTable:
-    """An open file with a table in it."""
-
     path: str
     """In the workspace."""
     kind: str
@@ -316,12 +316,13 @@ def _split_header(rows: list[list[Any]], header: bool | None) -> tuple[list[str]
     if not rows:
         return ["column1"], []
     has_header = header if header is not None else _looks_like_header(rows)
-    header_texts = [_cell_text(cell).strip() for cell in rows[0]] if has_header else []
     titles: list[str] = []
-    for index in range(len(rows[0])):
-        titles.append(
-            _unique_title(header_texts[index] if header_texts and header_texts[index] else f"column{index + 1}", titles)
-        )
+    for index, cell in enumerate(rows[0]):
+        title = (_cell_text(cell).strip() if has_header else "") or f"column{index + 1}"
+        unique, number = title, 1
+        while unique.casefold() in {each.casefold() for each in titles}:  # DuckDB ignores case in names
+            unique, number = f"{title}_{number}", number + 1
+        titles.append(unique)
     return titles, rows[1:] if has_header else rows
 
 
@@ -340,30 +341,20 @@ def _is_year(cell: Any) -> bool:
     return isinstance(cell, float) and cell.is_integer() and 1900 <= cell <= 2100
 
 
-def _unique_title(title: str, titles: list[str]) -> str:
-    """Return a title that no other column has; DuckDB ignores case in names."""
-    existing = {each.casefold() for each in titles}
-    unique, number = title, 1
-    while unique.casefold() in existing:
-        unique, number = f"{title}_{number}", number + 1
-    return unique
-
-
 def _common_sql_type(cells: Iterable[Any]) -> str:
     """Return the SQL type of all cells if they have the same one, else text."""
-    types = {_sql_type_of(cell) for cell in cells if cell != _EMPTY_CELL}
+    types = set()
+    for cell in cells:
+        # Workbooks have no integer type.
+        if isinstance(cell, float) and cell.is_integer() and abs(cell) < 2**53:
+            types.add("BIGINT")
+        elif cell != _EMPTY_CELL:
+            types.add(next((name for kind, name in _TYPES if isinstance(cell, kind)), "VARCHAR"))
     if types == {"BIGINT", "DOUBLE"}:
         return "DOUBLE"
     if types == {"DATE", "TIMESTAMP"}:
         return "TIMESTAMP"
     return types.pop() if len(types) == 1 else "VARCHAR"
-
-
-def _sql_type_of(cell: Any) -> str:
-    # Workbooks have no integer type.
-    if isinstance(cell, float) and cell.is_integer() and abs(cell) < 2**53:
-        return "BIGINT"
-    return next((name for kind, name in _TYPES if isinstance(cell, kind)), "VARCHAR")
 
 
 def _to_json_cell(cell: Any, kind: str) -> Any:

@@ -19,7 +19,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
-from ferrule.core.content import encode_json
+from ferrule.core.content import encode_json, number_to_json
 from ferrule.errors import SetupError
 
 _RESERVE_BYTES: Final = 1 << 30
@@ -163,7 +163,8 @@ def _to_json(value: Any, depth: int) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Decimal):
-        return _decimal_to_json(value)
+        digits = max(len(value.as_tuple().digits), abs(value.adjusted())) if value.is_finite() else math.inf
+        return number_to_json(value) if digits <= _MAX_EXACT_DIGITS else str(value)
     if isinstance(value, (date, clock_time)):
         return value.isoformat()
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -177,17 +178,6 @@ def _to_json(value: Any, depth: int) -> Any:
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_to_json(item, depth - 1) for item in value]
     return str(value)
-
-
-def _decimal_to_json(value: Decimal) -> int | float | str:
-    """Return a JSON number if it represents the decimal exactly, else the digits as text."""
-    if (
-        not value.is_finite()
-        or len(value.as_tuple().digits) > _MAX_EXACT_DIGITS
-        or abs(value.adjusted()) > _MAX_EXACT_DIGITS
-    ):
-        return str(value)
-    return int(value) if value == value.to_integral_value() and value.as_tuple().exponent == 0 else float(value)
 
 
 def _shorten_text(text: str) -> str:

@@ -103,8 +103,19 @@ def open_database(workspace: Workspace, config: DataAnalyzerConfig, detection: T
         import duckdb
     except ImportError:
         raise MissingExtra("duckdb", "data") from None
+    settings: dict[str, str | bool | int | float | list[str]] = {
+        "memory_limit": f"{config.memory_mb}MB",
+        "threads": config.threads,
+        "max_execution_time": int(config.timeout * 1000),
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        "allow_community_extensions": False,
+        "allow_persistent_secrets": False,
+        "python_enable_replacements": False,
+        "enable_external_file_cache": False,
+    }
     with scratch_folder() as scratch, limit_memory(config.memory_mb):
-        connection = duckdb.connect(":memory:", config=_duckdb_settings(config, scratch))
+        connection = duckdb.connect(":memory:", config={**settings, "temp_directory": str(scratch)})
         # DuckDB ignores this one when it is passed together with the others.
         connection.execute(f"SET max_temp_directory_size = '{config.disk_mb}MB'")
         connection.execute("SET TimeZone = 'UTC'")
@@ -118,21 +129,6 @@ def open_database(workspace: Workspace, config: DataAnalyzerConfig, detection: T
             database.close()
 
 
-def _duckdb_settings(config: DataAnalyzerConfig, scratch: Path) -> dict[str, str | bool | int | float | list[str]]:
-    return {
-        "memory_limit": f"{config.memory_mb}MB",
-        "threads": config.threads,
-        "temp_directory": str(scratch),
-        "max_execution_time": int(config.timeout * 1000),
-        "autoinstall_known_extensions": False,
-        "autoload_known_extensions": False,
-        "allow_community_extensions": False,
-        "allow_persistent_secrets": False,
-        "python_enable_replacements": False,
-        "enable_external_file_cache": False,
-    }
-
-
 # Checks of a query: one SELECT, over the given tables, with functions that only compute. DuckDB parses it, and its
 # syntax tree is checked name by name. No text is searched, so nothing can be hidden in quotes or comments. A file
 # that is used as a table (`FROM 'sales.csv'`) is opened in the workspace.
@@ -142,18 +138,10 @@ TABLE_FUNCTIONS: Final = frozenset(
 )
 """The only functions allowed in FROM. Others read files, settings, memory or other SQL."""
 _DENIED_FUNCTIONS: Final = frozenset(
-    {
-        "write_log",
-        "getvariable",
-        "current_setting",
-        "finalize",
-        "combine",
-        "to_aggregate_state",
-        "variant_bytes_to_variant",
-        "json_serialize_sql",
-        "json_serialize_plan",
-        "json_deserialize_sql",
-    }
+    (
+        *("write_log", "getvariable", "current_setting", "finalize", "combine", "to_aggregate_state"),
+        *("variant_bytes_to_variant", "json_serialize_sql", "json_serialize_plan", "json_deserialize_sql"),
+    )
 )
 """Functions that access the process, reinterpret raw bytes, or parse a text as SQL: planning it would open the files it
 names and evaluate its constants."""
@@ -174,22 +162,17 @@ def find_files_in_query(connection: Any, sql: str) -> list[str]:
     except RecursionError:
         raise Retry("the SQL is nested too deeply.") from None
     if tree["error"]:
-        raise _refusal_error(tree)
+        if tree.get("error_type") == "not implemented":
+            raise Refuse(
+                f"only SELECT is allowed, because nothing may be changed. {ONE_SELECT} A PIVOT must name its "
+                "values: PIVOT … ON column IN ('a', 'b')."
+            )
+        raise Retry(f"the SQL cannot be parsed: {str(tree.get('error_message', ''))[:500]}")
     if len(tree["statements"]) != 1:
         raise Retry(f"there are {len(tree['statements'])} statements in the SQL. {ONE_SELECT}")
     nodes = list(_walk_tree(tree))
     _require_safe_nodes(nodes)
     return _find_file_names(nodes)
-
-
-def _refusal_error(tree: dict[str, Any]) -> Exception:
-    message = str(tree.get("error_message", ""))
-    if tree.get("error_type") == "not implemented":
-        return Refuse(
-            f"only SELECT is allowed, because nothing may be changed. {ONE_SELECT} A PIVOT must name its "
-            "values: PIVOT … ON column IN ('a', 'b')."
-        )
-    return Retry(f"the SQL cannot be parsed: {message[:500]}")
 
 
 def _walk_tree(tree: Any) -> Iterator[dict[str, Any]]:

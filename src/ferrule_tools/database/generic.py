@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Final
 
 from ferrule.core.patterns import lazy_pattern
@@ -21,6 +21,7 @@ from ferrule_tools.database.session import (
     StatementTimer,
     encode_parameters,
     escape_for_sqlalchemy,
+    open_connection,
 )
 
 _FILE_GRANTS: Final = lazy_pattern(r"\bGRANT\b.*\b(ALL PRIVILEGES|FILE|SUPER)\b.*\bON \*\.\*", re.IGNORECASE)
@@ -31,42 +32,41 @@ _READ_ONLY_ERROR: Final = lazy_pattern(r"READ ONLY transaction", re.IGNORECASE)
 
 
 class GenericSession(DatabaseSession):
-    """One transaction."""
-
     def __init__(self, connection: Any, timer: StatementTimer) -> None:
-        super().__init__(timer)
-        self._connection = connection
+        from sqlalchemy.exc import SQLAlchemyError
+
+        super().__init__(connection, timer)
+        self.errors = (SQLAlchemyError,)
 
     def run_statement(self, sql: str, parameters: Mapping[str, Any]) -> StatementResult:
         from sqlalchemy import text
 
         with self.convert_errors():
             if parameters:
-                result = self._connection.execute(text(escape_for_sqlalchemy(sql)), encode_parameters(parameters))
+                result = self.connection.execute(text(escape_for_sqlalchemy(sql)), encode_parameters(parameters))
             else:
                 # Passed unchanged, so that a colon in the SQL does not become a parameter.
-                result = self._connection.exec_driver_sql(sql, execution_options={"no_parameters": True})
+                result = self.connection.exec_driver_sql(sql, execution_options={"no_parameters": True})
         if not result.returns_rows:
             return StatementResult(columns=[], rows=iter(()), changed=result.rowcount if result.rowcount >= 0 else None)
         return StatementResult(
             columns=[Column(name=str(name), type="") for name in list(result.keys())], rows=self.fetch_rows(result)
         )
 
-    @contextmanager
-    def inspect_connection(self) -> Iterator[Any]:
-        with self.convert_errors():
-            yield self._connection
+    def convert_error(self, error: Any) -> CallError:
+        from sqlalchemy.exc import DBAPIError
 
-    @contextmanager
-    def convert_errors(self) -> Iterator[None]:
-        from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-
-        try:
-            yield
-        except DBAPIError as error:
-            raise _convert_error(error, self.timer) from None
-        except SQLAlchemyError as error:
-            raise Retry(str(error).splitlines()[0][:500]) from None
+        if not isinstance(error, DBAPIError):
+            return Retry(str(error).splitlines()[0][:500])
+        text = str(error.orig)[:500]
+        if _TIMEOUT_ERRORS.search(text):
+            return self.timer.timeout_error()
+        if _READ_ONLY_ERROR.search(text) or "denied" in text:
+            return Refuse(f"not allowed: {text}")
+        if error.connection_invalidated:
+            return Transient(f"the connection to the database was lost: {text}")
+        correctable = ("ProgrammingError", "DataError", "IntegrityError", "OperationalError", "NotSupportedError")
+        return Retry(text) if type(error).__name__ in correctable else ExecutionFailed(text)
 
 
 @contextmanager
@@ -77,9 +77,8 @@ def open_generic(address: DatabaseAddress, timer: StatementTimer, *, writes: boo
             f"read-only access cannot be enforced for {address.kind}: use execute for the database {address.name!r}, "
             "which is for statements that may change something."
         )
-    connection, engine = _open_connection(address)
-    session = GenericSession(connection, timer)
-    try:
+    with open_connection(address) as connection:
+        session = GenericSession(connection, timer)
         with session.convert_errors():
             if address.kind in READ_ONLY_KINDS:
                 _prepare_connection(connection, address, timer, writes=writes)
@@ -87,29 +86,6 @@ def open_generic(address: DatabaseAddress, timer: StatementTimer, *, writes: boo
         if writes:
             with session.convert_errors():
                 connection.commit()
-    finally:
-        with suppress(Exception):  # the connection may be lost, which undoes the transaction too
-            connection.invalidate()
-        connection.close()
-        engine.dispose()
-
-
-def _open_connection(address: DatabaseAddress) -> tuple[Any, Any]:
-    from sqlalchemy import create_engine
-    from sqlalchemy.exc import DBAPIError, NoSuchModuleError
-    from sqlalchemy.pool import NullPool
-
-    try:
-        engine = create_engine(address.url(), poolclass=NullPool)
-        return engine.connect(), engine
-    except NoSuchModuleError:
-        raise Refuse(
-            f"the database {address.name!r} cannot be used: {address.kind} is unknown to SQLAlchemy."
-        ) from None
-    except ModuleNotFoundError as error:
-        raise Refuse(f"the database {address.name!r} needs the package {error.name}: install it first.") from None
-    except DBAPIError as error:
-        raise Transient(f"the database {address.name!r} cannot be reached: {str(error.orig)[:300]}.") from None
 
 
 def _prepare_connection(connection: Any, address: DatabaseAddress, timer: StatementTimer, *, writes: bool) -> None:
@@ -130,15 +106,3 @@ def _prepare_connection(connection: Any, address: DatabaseAddress, timer: Statem
         connection.exec_driver_sql(f"SET SESSION sql_select_limit = {address.config.max_rows + 1}")
         connection.exec_driver_sql("SET SESSION TRANSACTION READ ONLY")
         connection.exec_driver_sql("START TRANSACTION READ ONLY")
-
-
-def _convert_error(error: Any, timer: StatementTimer) -> CallError:
-    text = str(error.orig)[:500]
-    if _TIMEOUT_ERRORS.search(text):
-        return timer.timeout_error()
-    if _READ_ONLY_ERROR.search(text) or "denied" in text:
-        return Refuse(f"not allowed: {text}")
-    if error.connection_invalidated:
-        return Transient(f"the connection to the database was lost: {text}")
-    correctable = ("ProgrammingError", "DataError", "IntegrityError", "OperationalError", "NotSupportedError")
-    return Retry(text) if type(error).__name__ in correctable else ExecutionFailed(text)

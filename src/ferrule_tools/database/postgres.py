@@ -25,6 +25,7 @@ from ferrule_tools.database.session import (
     DatabaseSession,
     StatementResult,
     StatementTimer,
+    open_connection,
     to_psycopg_placeholders,
     tokenize_sql,
 )
@@ -45,10 +46,6 @@ _UNSAFE_FUNCTIONS: Final = lazy_pattern(
     re.IGNORECASE,
 )
 """Functions that access other databases, files, connections or settings, or run a text as SQL."""
-_PERMANENT_ERRORS: Final = lazy_pattern(
-    r"authentication|does not exist|connection option|permission|no pg_hba|password"
-)
-"""Connection errors that a retry does not fix."""
 _UNICODE_NAME: Final = lazy_pattern(r"\bu&\"", re.IGNORECASE)
 _ADVICE: Final = (
     "Use a role that may only read: CREATE ROLE reader LOGIN PASSWORD '…'; GRANT pg_read_all_data TO reader. If "
@@ -57,11 +54,13 @@ _ADVICE: Final = (
 
 
 class PostgresSession(DatabaseSession):
-    """One transaction."""
+    def __init__(self, connection: Any, timer: StatementTimer, *, writes: bool) -> None:
+        import psycopg
+        from sqlalchemy.exc import DBAPIError
 
-    def __init__(self, connection: Any, raw: Any, timer: StatementTimer, *, writes: bool) -> None:
-        super().__init__(timer, writes=writes)
-        self._connection, self._raw = connection, raw
+        super().__init__(connection, timer, writes=writes)
+        self._raw = connection.connection.driver_connection
+        self.errors = (psycopg.Error, UnicodeEncodeError, DBAPIError)
 
     def run_statement(self, sql: str, parameters: Mapping[str, Any]) -> StatementResult:
         _require_safe_functions(sql)
@@ -79,22 +78,30 @@ class PostgresSession(DatabaseSession):
         changed = cursor.rowcount if cursor.rowcount >= 0 else None
         return StatementResult(columns=_result_columns(cursor), rows=iter(rows), changed=changed)
 
-    @contextmanager
-    def inspect_connection(self) -> Iterator[Any]:
-        with self.convert_errors():
-            yield self._connection
-
-    @contextmanager
-    def convert_errors(self) -> Iterator[None]:
-        import psycopg
-        from sqlalchemy.exc import DBAPIError
-
-        try:
-            yield
-        except (psycopg.Error, UnicodeEncodeError) as error:
-            raise _convert_error(error, self.timer) from None
-        except DBAPIError as error:
-            raise _convert_error(error.orig, self.timer) from None
+    def convert_error(self, error: Any) -> CallError:
+        error = getattr(error, "orig", error)  # SQLAlchemy wraps the errors of its own statements
+        state = getattr(error, "sqlstate", None) or ""
+        diagnostics = getattr(error, "diag", None)
+        message = getattr(diagnostics, "message_primary", None) or str(error).strip()
+        hint = getattr(diagnostics, "message_hint", None)
+        text = " ".join(f"{part.rstrip('.')}." for part in (message, hint) if part)[:500]
+        if state == "57014":
+            return self.timer.timeout_error()
+        if state in ("25006", "42501", "0A000"):
+            return Refuse(f"not allowed: {text}")
+        if state in ("40001", "40P01", "55P03") or state.startswith("53"):
+            return Transient(text)
+        if not state and "memory" in text:  # our own memory; errors of the server have a state
+            return Retry(TOO_LARGE)
+        if not state or state.startswith(("08", "57P")):
+            is_correctable = type(error).__name__ in ("ProgrammingError", "DataError", "UnicodeEncodeError")
+            kind = Retry if is_correctable else Transient
+            return kind(text or "the connection to the database was lost.")
+        if "multiple commands" in text:
+            return Retry("there are several statements in the SQL: give one.")
+        if state in ("42P01", "42703"):
+            return Retry(f"{text} Use schema to list the tables.")
+        return Retry(text) if state[:2] in ("42", "22", "23", "21", "2B", "3F") else ExecutionFailed(text)
 
     def _fetch(self, count: int) -> tuple[list[Column], list[tuple[Any, ...]]]:
         if self.timer.has_expired():
@@ -114,22 +121,11 @@ class PostgresSession(DatabaseSession):
 @contextmanager
 def open_postgres(address: DatabaseAddress, timer: StatementTimer, *, writes: bool) -> Iterator[PostgresSession]:
     """Open a connection with one transaction, which is committed only if it writes and nothing failed."""
-    from sqlalchemy import create_engine
-    from sqlalchemy.exc import DBAPIError
-    from sqlalchemy.pool import NullPool
-
     timeout = int(max(1, min(_CONNECT_TIMEOUT, timer.seconds)))
-    engine = create_engine(address.url(), poolclass=NullPool, connect_args={"connect_timeout": timeout})
-    try:
-        connection = engine.connect().execution_options(postgresql_readonly=not writes)
-    except DBAPIError as error:
-        reason = (str(error.orig).strip().splitlines() or ["no answer"])[0][:300]
-        # Not a TransportFault: its circuit breaker would block the other databases too.
-        kind = ExecutionFailed if _PERMANENT_ERRORS.search(reason) else Transient
-        raise kind(f"the database {address.name!r} cannot be reached: {reason}.") from None
-    raw: Any = connection.connection.driver_connection
-    session = PostgresSession(connection, raw, timer, writes=writes)
-    try:
+    with open_connection(address, connect_timeout=timeout) as connection:
+        connection = connection.execution_options(postgresql_readonly=not writes)
+        raw: Any = connection.connection.driver_connection
+        session = PostgresSession(connection, timer, writes=writes)
         with session.convert_errors():
             _prepare_connection(raw, timer)
             _require_no_file_access(raw, address)
@@ -137,11 +133,6 @@ def open_postgres(address: DatabaseAddress, timer: StatementTimer, *, writes: bo
         if writes:
             with session.convert_errors():
                 raw.commit()
-    finally:
-        raw.close()  # the server rolls back what was not committed
-        connection.invalidate()
-        connection.close()
-        engine.dispose()
 
 
 def _prepare_connection(raw: Any, timer: StatementTimer) -> None:
@@ -234,27 +225,3 @@ def _bind_parameters(sql: str, parameters: Mapping[str, Any]) -> tuple[str, dict
 
 def _result_columns(cursor: Any) -> list[Column]:
     return [Column(name=each.name, type=each.type_display) for each in cursor.description or ()]
-
-
-def _convert_error(error: Any, timer: StatementTimer) -> CallError:
-    state = getattr(error, "sqlstate", None) or ""
-    diagnostics = getattr(error, "diag", None)
-    message = getattr(diagnostics, "message_primary", None) or str(error).strip()
-    hint = getattr(diagnostics, "message_hint", None)
-    text = " ".join(f"{part.rstrip('.')}." for part in (message, hint) if part)[:500]
-    if state == "57014":
-        return timer.timeout_error()
-    if state in ("25006", "42501", "0A000"):
-        return Refuse(f"not allowed: {text}")
-    if state in ("40001", "40P01", "55P03") or state.startswith("53"):
-        return Transient(text)
-    if not state and "memory" in text:  # our own memory; errors of the server have a state
-        return Retry(TOO_LARGE)
-    if not state or state.startswith(("08", "57P")):
-        kind = Retry if type(error).__name__ in ("ProgrammingError", "DataError", "UnicodeEncodeError") else Transient
-        return kind(text or "the connection to the database was lost.")
-    if "multiple commands" in text:
-        return Retry("there are several statements in the SQL: give one.")
-    if state in ("42P01", "42703"):
-        return Retry(f"{text} Use schema to list the tables.")
-    return Retry(text) if state[:2] in ("42", "22", "23", "21", "2B", "3F") else ExecutionFailed(text)

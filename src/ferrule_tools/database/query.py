@@ -263,7 +263,14 @@ def _describe_table(connection: Any, table_name: str) -> dict[str, Any]:
         "kind": kinds[name],
         "columns": [_describe_column(each, key, inspector.dialect) for each in columns[:_MAX_COLUMNS]],
         "primary_key": key,
-        "foreign_keys": [_describe_foreign_key(each) for each in inspector.get_foreign_keys(table, schema=schema)],
+        "foreign_keys": [
+            {
+                "columns": each["constrained_columns"],
+                "references": ".".join(filter(None, (each.get("referred_schema"), each["referred_table"]))),
+                "referenced_columns": each["referred_columns"],
+            }
+            for each in inspector.get_foreign_keys(table, schema=schema)
+        ],
         "indexes": [
             {"columns": each["column_names"], "unique": bool(each["unique"])}
             for each in inspector.get_indexes(table, schema=schema)
@@ -322,12 +329,3 @@ def _column_type(column: Any, dialect: Any) -> str:
         return str(column["type"].compile(dialect=dialect))
     except Exception:  # a type that SQLAlchemy knows but cannot compile
         return type(column["type"]).__name__
-
-
-def _describe_foreign_key(key: Any) -> dict[str, Any]:
-    schema = f"{key['referred_schema']}." if key.get("referred_schema") else ""
-    return {
-        "columns": key["constrained_columns"],
-        "references": f"{schema}{key['referred_table']}",
-        "referenced_columns": key["referred_columns"],
-    }

@@ -7,7 +7,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,12 +16,12 @@ from urllib.parse import quote
 from ferrule.core.patterns import lazy_pattern
 from ferrule.core.secrets import Secrets
 from ferrule.core.variables import expand_variables, find_variables
-from ferrule.errors import Refuse, Retry, SetupError, TimedOut
-from ferrule_tools._tool_setup import describe_missing_package
+from ferrule.errors import CallError, ExecutionFailed, Refuse, Retry, SetupError, TimedOut, Transient
+from ferrule_tools._tool_setup import describe_missing_package, require_positive
 from ferrule_tools.data.limits import Column
 
 if TYPE_CHECKING:
-    from sqlalchemy import URL, Connection
+    from sqlalchemy import URL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +44,7 @@ class DatabaseConfig:
     def __post_init__(self) -> None:
         if "://" not in self.url and not self.url.startswith("${"):
             raise SetupError('a database needs a url, such as url = "sqlite:///shop.db"')
-        if self.max_rows < 1:
-            raise SetupError(f"max_rows must be at least 1, not {self.max_rows!r}")
-        if not self.timeout > 0:
-            raise SetupError(f"timeout must be more than 0 seconds, not {self.timeout!r}")
+        require_positive(max_rows=self.max_rows, timeout=self.timeout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,12 +145,14 @@ class DatabaseAddress:
 FETCH_ROWS: Final = 200
 """Rows per fetch."""
 TOO_LARGE: Final = "the result needs more memory than a query may use: select fewer or shorter values."
+_PERMANENT_ERRORS: Final = lazy_pattern(
+    r"authentication|does not exist|connection option|permission|no pg_hba|password"
+)
+"""Connection errors that a retry does not fix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementResult:
-    """The result of a statement."""
-
     columns: list[Column]
     """Empty if it returns no rows."""
     rows: Iterator[tuple[Any, ...]]
@@ -162,21 +161,33 @@ class StatementResult:
 
 
 class DatabaseSession(ABC):
-    """An open database. All failures are raised as errors of the call."""
+    """An open database with one transaction. All failures are raised as errors of the call."""
 
-    def __init__(self, timer: StatementTimer, *, writes: bool = False) -> None:
-        self.timer, self.writes = timer, writes
+    errors: tuple[type[Exception], ...]
+    """What the driver raises."""
+
+    def __init__(self, connection: Any, timer: StatementTimer, *, writes: bool = False) -> None:
+        self.connection, self.timer, self.writes = connection, timer, writes
 
     @abstractmethod
     def run_statement(self, sql: str, parameters: Mapping[str, Any], /) -> StatementResult: ...
 
     @abstractmethod
-    def inspect_connection(self) -> AbstractContextManager[Connection]:
-        """Open a SQLAlchemy connection, to inspect the tables."""
+    def convert_error(self, error: Any, /) -> CallError:
+        """Return the error of the call for an error of the driver."""
 
-    @abstractmethod
-    def convert_errors(self) -> AbstractContextManager[None]:
-        """Raise errors of the database as errors of the call."""
+    @contextmanager
+    def convert_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except self.errors as error:
+            raise self.convert_error(error) from None
+
+    @contextmanager
+    def inspect_connection(self) -> Iterator[Any]:
+        """Return a SQLAlchemy connection, to inspect the tables."""
+        with self.convert_errors():
+            yield self.connection
 
     def fetch_rows(self, cursor: Any) -> Iterator[tuple[Any, ...]]:
         while True:
@@ -187,6 +198,36 @@ class DatabaseSession(ABC):
             if not rows:
                 return
             yield from map(tuple, rows)
+
+
+@contextmanager
+def open_connection(address: DatabaseAddress, **arguments: Any) -> Iterator[Any]:
+    """Open a connection of SQLAlchemy. What is not committed is undone, because the connection is not used again."""
+    from sqlalchemy import create_engine
+    from sqlalchemy.exc import DBAPIError, NoSuchModuleError
+    from sqlalchemy.pool import NullPool
+
+    try:
+        engine = create_engine(address.url(), poolclass=NullPool, connect_args=arguments)
+        connection = engine.connect()
+    except NoSuchModuleError:
+        raise Refuse(
+            f"the database {address.name!r} cannot be used: {address.kind} is unknown to SQLAlchemy."
+        ) from None
+    except ModuleNotFoundError as error:
+        raise Refuse(f"the database {address.name!r} needs the package {error.name}: install it first.") from None
+    except DBAPIError as error:
+        reason = (str(error.orig).strip().splitlines() or ["no answer"])[0][:300]
+        # Not a TransportFault: its circuit breaker would block the other databases too.
+        kind = ExecutionFailed if _PERMANENT_ERRORS.search(reason) else Transient
+        raise kind(f"the database {address.name!r} cannot be reached: {reason}.") from None
+    try:
+        yield connection
+    finally:
+        with suppress(Exception):  # the connection may be lost, which undoes the transaction too
+            connection.invalidate()
+        connection.close()
+        engine.dispose()
 
 
 class StatementTimer:

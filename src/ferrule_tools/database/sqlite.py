@@ -44,16 +44,7 @@ _DENIED_ACTIONS: Final = frozenset(
 )
 """Denied even for writing: other files, and control of our transaction."""
 _READ_PRAGMAS: Final = frozenset(
-    {
-        "table_info",
-        "table_xinfo",
-        "table_list",
-        "index_list",
-        "index_info",
-        "index_xinfo",
-        "foreign_key_list",
-        "data_version",
-    }
+    "table_info table_xinfo table_list index_list index_info index_xinfo foreign_key_list data_version".split()
 )
 _DENIED_ERRORS: Final = lazy_pattern(r"not authorized|authorization denied|prohibited|readonly database")
 _SCHEMA_TABLES: Final = frozenset({"sqlite_master", "sqlite_temp_master"})
@@ -61,15 +52,11 @@ _DENIED_FUNCTIONS: Final = frozenset({"load_extension", "fts3_tokenizer", "readf
 
 
 class SqliteSession(DatabaseSession):
-    """One open file."""
-
-    def __init__(self, raw: sqlite3.Connection, timer: StatementTimer, *, writes: bool) -> None:
-        super().__init__(timer, writes=writes)
-        self._raw = raw
+    errors = (sqlite3.Error, sqlite3.Warning, OverflowError, ValueError)
 
     def run_statement(self, sql: str, parameters: Mapping[str, Any]) -> StatementResult:
         with self.convert_errors():
-            cursor = self._raw.execute(sql, encode_parameters(parameters))
+            cursor = self.connection.execute(sql, encode_parameters(parameters))
             columns = [Column(name=each[0], type="") for each in cursor.description or ()]
         rows = iter(list(self.fetch_rows(cursor))) if self.writes else self.fetch_rows(cursor)
         changed = cursor.rowcount  # correct only after all rows were fetched
@@ -81,21 +68,15 @@ class SqliteSession(DatabaseSession):
         from sqlalchemy.exc import DBAPIError
         from sqlalchemy.pool import StaticPool
 
-        self._raw.set_authorizer(None)  # the following statements are SQLAlchemy's own
+        self.connection.set_authorizer(None)  # the following statements are SQLAlchemy's own
+        engine = create_engine("sqlite://", creator=lambda: self.connection, poolclass=StaticPool)
         try:
-            with create_engine("sqlite://", creator=lambda: self._raw, poolclass=StaticPool).connect() as connection:
+            with engine.connect() as connection:
                 yield connection
         except DBAPIError as error:
-            raise self._convert_error(error.orig or error) from None
+            raise self.convert_error(error.orig or error) from None
 
-    @contextmanager
-    def convert_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, sqlite3.Warning, OverflowError, ValueError) as error:
-            raise self._convert_error(error) from None
-
-    def _convert_error(self, error: BaseException) -> CallError:
+    def convert_error(self, error: BaseException) -> CallError:
         text = str(error).rstrip(".")
         if text == "interrupted":
             return self.timer.timeout_error()

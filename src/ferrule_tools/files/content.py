@@ -43,8 +43,6 @@ _MIN_COMMON_SHARE: Final = 0.7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContentKind:
-    """The kind of content of a file."""
-
     encoding: str | None
     """None if it is not text."""
     mime_type: str

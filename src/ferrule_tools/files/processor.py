@@ -268,7 +268,17 @@ class FileProcessor:
                 return {**output, "entries": len(os.listdir(folder))}
         if output["type"] != "file":
             return output
-        return {**output, "size": status.st_size, **self._describe_content(parts)}
+        with self._workspace.open_file(parts) as file:
+            kind, status = read_content_kind(file, parts), os.fstat(file.fileno())
+            output |= {"size": status.st_size, "mime_type": kind.mime_type}
+            if status.st_nlink > 1:
+                output["names"] = status.st_nlink
+            if kind.encoding is not None:
+                output["encoding"] = kind.encoding
+                if status.st_size <= _MAX_COUNTED:
+                    with wrap_as_text(file, kind.encoding) as text:
+                        output["lines"], output["words"] = count_lines_and_words(text)
+        return output
 
     # Steps
 
@@ -289,20 +299,6 @@ class FileProcessor:
             raise Retry(
                 f"{display_path(parts)!r} is not empty: there is something in it ({count:,} in all). Delete that first."
             ) from None
-
-    def _describe_content(self, parts: Parts) -> dict[str, Any]:
-        with self._workspace.open_file(parts) as file:
-            kind, status = read_content_kind(file, parts), os.fstat(file.fileno())
-            output: dict[str, Any] = {"mime_type": kind.mime_type}
-            if status.st_nlink > 1:
-                output["names"] = status.st_nlink
-            if kind.encoding is None:
-                return output
-            output["encoding"] = kind.encoding
-            if status.st_size <= _MAX_COUNTED:
-                with wrap_as_text(file, kind.encoding) as text:
-                    output["lines"], output["words"] = count_lines_and_words(text)
-            return output
 
 
 def _require_no_hard_links(status: os.stat_result, parts: Parts) -> None:

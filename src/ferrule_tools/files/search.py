@@ -115,22 +115,65 @@ _MAX_CONTEXT: Final = 10
 _MAX_CHARACTERS: Final = 60_000
 
 
-@dataclass(slots=True)
-class _SearchResults:
+@dataclass(slots=True, kw_only=True)
+class _Search:
+    """The limits of a search, and what it has found so far."""
+
+    workspace: Workspace
+    max_matches: int
+    context_lines: int
+    deadline: float
+    names: list[str] = field(default_factory=list)
     matches: list[dict[str, Any]] = field(default_factory=list)
+    characters: int = 0
     searched: int = 0
     binary: int = 0
     too_large: list[str] = field(default_factory=list)
     unreadable: int = 0
-    characters: int = 0
 
-    def add(self, match: dict[str, Any]) -> None:
-        self.matches.append(match)
-        self.characters += sum(map(len, (match["text"], *match.get("before", ()), *match.get("after", ()))))
+    @property
+    def is_late(self) -> bool:
+        return time.monotonic() > self.deadline
 
-    def skipped(self) -> dict[str, Any]:
-        entry_output = {"binary": self.binary, "unreadable": self.unreadable, "too_large": self.too_large[:10]}
-        return {name: count for name, count in entry_output.items() if count}
+    @property
+    def is_full(self) -> bool:
+        return max(len(self.names), len(self.matches)) >= self.max_matches or self.characters > _MAX_CHARACTERS
+
+    def search_file(self, parts: Parts, pattern: re.Pattern[str]) -> None:
+        text = self._read_text(parts)
+        if text is None:
+            return
+        self.searched += 1
+        lines, count = text.split("\n"), self.context_lines
+        for number, line in enumerate(lines):
+            match = pattern.search(line)
+            if match is None:
+                continue
+            before = [cut(each.rstrip("\r"), _MAX_SHOWN) for each in lines[max(number - count, 0) : number]]
+            after = [cut(each.rstrip("\r"), _MAX_SHOWN) for each in lines[number + 1 : number + 1 + count]]
+            excerpt = _excerpt(line, match)
+            output = {"path": display_path(parts), "line": number + 1, "text": excerpt}
+            self.matches.append({**output, "before": before, "after": after} if count else output)
+            self.characters += sum(map(len, (excerpt, *before, *after)))
+            if self.is_full or self.is_late:
+                return
+
+    def _read_text(self, parts: Parts) -> str | None:
+        """Read the text of a file; None, and a note, if the file cannot be searched."""
+        try:
+            with self.workspace.open_file(parts) as file:
+                if os.fstat(file.fileno()).st_size > _MAX_FILE:
+                    self.too_large.append(display_path(parts))
+                    return None
+                sample = file.read(_SAMPLE_SIZE)
+                kind = detect_content(sample, parts[-1], is_whole=len(sample) < _SAMPLE_SIZE)
+                if kind.encoding is None:
+                    self.binary += 1
+                    return None
+                return (sample + file.read(_MAX_FILE)).decode(kind.encoding, "replace")
+        except (CallError, OSError):
+            self.unreadable += 1  # removed meanwhile, or not readable
+            return None
 
 
 @tool(
@@ -177,30 +220,33 @@ def search_files(
     start = workspace.parts(path)
     matches_name = compile_pattern(files) if files else None
     pattern = _compile_query(query, regex, case_sensitive) if query else None
-    max_matches, context_lines = min(max(limit, 1), _MAX_MATCHES), min(max(context, 0), _MAX_CONTEXT)
-    deadline = time.monotonic() + _SEARCH_SHARE * SEARCH_TIMEOUT
+    search = _Search(
+        workspace=workspace,
+        max_matches=min(max(limit, 1), _MAX_MATCHES),
+        context_lines=min(max(context, 0), _MAX_CONTEXT),
+        deadline=time.monotonic() + _SEARCH_SHARE * SEARCH_TIMEOUT,
+    )
     walk = FolderWalk(workspace, hidden=hidden, recursive=True)
-    results, names, is_late = _SearchResults(), list[str](), False
     for entry in walk.entries(start):
         if entry.kind != "file" or (matches_name is not None and not matches_name(entry.parts[len(start) :])):
             continue
         if pattern is None:
-            names.append(display_path(entry.parts))
+            search.names.append(display_path(entry.parts))
         else:
-            _search_file(workspace, entry.parts, pattern, context_lines, max_matches, deadline, results)
-        is_late = time.monotonic() > deadline
-        if is_late or max(len(names), len(results.matches)) >= max_matches or results.characters > _MAX_CHARACTERS:
+            search.search_file(entry.parts, pattern)
+        if search.is_full or search.is_late:
             break
-    output: dict[str, Any] = {"files": names}
+    output: dict[str, Any] = {"files": search.names}
     if pattern is not None:
-        output = {"matches": results.matches, "files_searched": results.searched}
-        if skipped := results.skipped():
+        output = {"matches": search.matches, "files_searched": search.searched}
+        counts = {"binary": search.binary, "unreadable": search.unreadable, "too_large": search.too_large[:10]}
+        if skipped := {name: count for name, count in counts.items() if count}:
             output["skipped"] = skipped
-    if is_late:
+    if search.is_late:
         output["incomplete"] = (
             f"it was stopped after {_SEARCH_SHARE * SEARCH_TIMEOUT:g} seconds: name a folder or a pattern of files"
         )
-    elif max(len(names), len(results.matches)) >= max_matches or results.characters > _MAX_CHARACTERS:
+    elif search.is_full:
         output["incomplete"] = "there may be more: narrow the search, or raise limit"
     elif not walk.is_complete:
         output["incomplete"] = f"some folders cannot be read, or there are more than {MAX_NAMES_READ:,} names"
@@ -220,57 +266,8 @@ def _compile_query(query: str, regex: bool, case_sensitive: bool) -> re.Pattern[
         raise Retry(f"{query!r} is not a regular expression: {error}. Leave regex out to search literally.") from None
 
 
-def _search_file(
-    workspace: Workspace,
-    parts: Parts,
-    pattern: re.Pattern[str],
-    context_lines: int,
-    max_matches: int,
-    deadline: float,
-    results: _SearchResults,
-) -> None:
-    text = _read_searchable_text(workspace, parts, results)
-    if text is None:
-        return
-    results.searched += 1
-    lines = text.split("\n")
-    for number, line in enumerate(lines):
-        match = pattern.search(line)
-        if match is None:
-            continue
-        entry_output: dict[str, Any] = {"path": display_path(parts), "line": number + 1, "text": _excerpt(line, match)}
-        if context_lines:
-            entry_output["before"] = [_shorten_line(each) for each in lines[max(number - context_lines, 0) : number]]
-            entry_output["after"] = [_shorten_line(each) for each in lines[number + 1 : number + 1 + context_lines]]
-        results.add(entry_output)
-        if len(results.matches) >= max_matches or results.characters > _MAX_CHARACTERS or time.monotonic() > deadline:
-            return
-
-
-def _read_searchable_text(workspace: Workspace, parts: Parts, results: _SearchResults) -> str | None:
-    """Read the text of a file; None, with a note in the results, if the file cannot be searched."""
-    try:
-        with workspace.open_file(parts) as file:
-            if os.fstat(file.fileno()).st_size > _MAX_FILE:
-                results.too_large.append(display_path(parts))
-                return None
-            sample = file.read(_SAMPLE_SIZE)
-            kind = detect_content(sample, parts[-1], is_whole=len(sample) < _SAMPLE_SIZE)
-            if kind.encoding is None:
-                results.binary += 1
-                return None
-            return (sample + file.read(_MAX_FILE)).decode(kind.encoding, "replace")
-    except (CallError, OSError):
-        results.unreadable += 1  # removed meanwhile, or not readable
-        return None
-
-
 def _excerpt(line: str, match: re.Match[str]) -> str:
     if len(line) <= _MAX_SHOWN:
         return line.rstrip("\r")
     start = max(0, min(match.start() - _MAX_SHOWN // 3, len(line) - _MAX_SHOWN))
     return f"{'…' if start else ''}{line[start : start + _MAX_SHOWN]}{'…' if start + _MAX_SHOWN < len(line) else ''}"
-
-
-def _shorten_line(line: str) -> str:
-    return cut(line.rstrip("\r"), _MAX_SHOWN)

@@ -279,12 +279,13 @@ class FolderWalk:
     def _in_folder(self, here: Parts, *, is_start: bool) -> list[FolderEntry]:
         """Return the entries of one folder, sorted. The folder is closed again: a deep tree keeps few folders open."""
         is_secret = self._workspace.secret.name_matcher(here)
+        excluded, ignored = (TEMPORARY_PREFIX, frozenset[str]()) if self._hidden else (".", _IGNORED_NAMES)
         try:
             with self._workspace.open_folder(here) as folder, os.scandir(folder) as entries:
                 included = [
                     FolderEntry(parts=(*here, entry.name), kind=_entry_kind(entry))
                     for entry in islice(entries, self._remaining)
-                    if self._is_included(entry.name) and not is_secret(entry.name)
+                    if not (entry.name.startswith(excluded) or entry.name in ignored or is_secret(entry.name))
                 ]
                 self._remaining -= len(included)
                 self.is_complete = self.is_complete and next(entries, None) is None
@@ -294,11 +295,6 @@ class FolderWalk:
             self.is_complete = False  # removed meanwhile, or not readable
             return []
         return sorted(included, key=lambda entry: entry.parts)
-
-    def _is_included(self, name: str) -> bool:
-        if name.startswith(TEMPORARY_PREFIX):
-            return False
-        return self._hidden or not (name.startswith(".") or name in _IGNORED_NAMES)
 
 
 def _entry_kind(entry: os.DirEntry[str]) -> str:

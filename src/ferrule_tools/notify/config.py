@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
@@ -95,8 +95,10 @@ class ChannelConfig:
         for name in self.headers:
             if fault := describe_header_problem(name):
                 raise SetupError(f"headers: {fault}")
-        if self.secret and self.format not in SIGNERS:
-            raise SetupError(f"secret signs messages to {' and '.join(SIGNERS)}; format {self.format!r} has none")
+        if self.secret and self.format not in SIGNED_FORMATS:
+            raise SetupError(
+                f"secret signs messages to {' and '.join(SIGNED_FORMATS)}; format {self.format!r} has none"
+            )
 
     def _check_email(self) -> None:
         self._require_settings("host", "sender", "to")
@@ -223,9 +225,8 @@ RequestBody: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookFormat:
-    """The requests and responses of one chat service."""
+    """The limits and the responses of one chat service."""
 
-    body: Callable[[Notice], RequestBody]
     max_length: int | None = None
     """Of a text; None: not documented."""
     counts_bytes: bool = False
@@ -240,49 +241,11 @@ class WebhookFormat:
         return len(notice.text.encode()) if self.counts_bytes else len(notice.text)
 
 
-def _json_body(notice: Notice) -> RequestBody:
-    return {
-        "title": notice.title,
-        "message": notice.message,
-        "level": notice.level,
-        "time": notice.created_at.isoformat(timespec="seconds"),
-    }
-
-
-def _slack_body(notice: Notice) -> RequestBody:
-    escaped = notice.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return {"text": escaped, "unfurl_links": False, "unfurl_media": False}
-
-
-def _discord_body(notice: Notice) -> RequestBody:
-    suppress_embeds = 4
-    return {"content": notice.text, "allowed_mentions": {"parse": []}, "flags": suppress_embeds}
-
-
-def _feishu_body(notice: Notice) -> RequestBody:
-    # A "post" and not a "text": in a text, `<at user_id="all">` mentions everybody.
-    lines = [[{"tag": "text", "text": notice.message}]]
-    return {
-        "msg_type": "post",
-        "content": {"post": {"zh_cn": {"title": f"{notice.prefix}{notice.title}".strip(), "content": lines}}},
-    }
-
-
-def _dingtalk_body(notice: Notice) -> RequestBody:
-    return {"msgtype": "text", "text": {"content": notice.text}, "at": {"isAtAll": False}}
-
-
-def _wecom_body(notice: Notice) -> RequestBody:
-    # `<@user>` mentions a user: a zero-width space between the characters keeps it plain text.
-    return {"msgtype": "text", "text": {"content": notice.text.replace("<@", "<\u200b@")}}
-
-
 FORMATS: Final[Mapping[str, WebhookFormat]] = {
-    "json": WebhookFormat(body=_json_body),
-    "slack": WebhookFormat(body=_slack_body),
-    "discord": WebhookFormat(body=_discord_body, max_length=2_000),
+    "json": WebhookFormat(),
+    "slack": WebhookFormat(),
+    "discord": WebhookFormat(max_length=2_000),
     "feishu": WebhookFormat(
-        body=_feishu_body,
         max_length=18_000,
         counts_bytes=True,
         code_key="code",
@@ -290,7 +253,6 @@ FORMATS: Final[Mapping[str, WebhookFormat]] = {
         transient_codes=frozenset({11232}),
     ),
     "dingtalk": WebhookFormat(
-        body=_dingtalk_body,
         max_length=18_000,
         counts_bytes=True,
         code_key="errcode",
@@ -298,7 +260,6 @@ FORMATS: Final[Mapping[str, WebhookFormat]] = {
         transient_codes=frozenset({-1, 130101, 410100}),
     ),
     "wecom": WebhookFormat(
-        body=_wecom_body,
         max_length=2_000,
         counts_bytes=True,
         code_key="errcode",
@@ -308,23 +269,40 @@ FORMATS: Final[Mapping[str, WebhookFormat]] = {
 }
 
 
-def _sign_feishu(url: str, body: RequestBody, secret: str, now: float) -> tuple[str, RequestBody]:
-    timestamp = str(int(now))
-    signature = _sign_text(key=f"{timestamp}\n{secret}", text="")
-    return url, {"timestamp": timestamp, "sign": signature, **body}
+def build_body(format: str, notice: Notice) -> RequestBody:
+    """Return the body of a request to a webhook of this format."""
+    match format:
+        case "slack":
+            escaped = notice.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+            return {"text": escaped, "unfurl_links": False, "unfurl_media": False}
+        case "discord":
+            suppress_embeds = 4
+            return {"content": notice.text, "allowed_mentions": {"parse": []}, "flags": suppress_embeds}
+        case "feishu":
+            # A "post" and not a "text": in a text, `<at user_id="all">` mentions everybody.
+            lines = [[{"tag": "text", "text": notice.message}]]
+            post = {"title": f"{notice.prefix}{notice.title}".strip(), "content": lines}
+            return {"msg_type": "post", "content": {"post": {"zh_cn": post}}}
+        case "dingtalk":
+            return {"msgtype": "text", "text": {"content": notice.text}, "at": {"isAtAll": False}}
+        case "wecom":
+            # `<@user>` mentions a user: a zero-width space between the characters keeps it plain text.
+            return {"msgtype": "text", "text": {"content": notice.text.replace("<@", "<\u200b@")}}
+    created_at = notice.created_at.isoformat(timespec="seconds")
+    return {"title": notice.title, "message": notice.message, "level": notice.level, "time": created_at}
 
 
-def _sign_dingtalk(url: str, body: RequestBody, secret: str, now: float) -> tuple[str, RequestBody]:
+SIGNED_FORMATS: Final = ("feishu", "dingtalk")
+"""Services that can require a signature."""
+
+
+def sign_request(format: str, url: str, body: RequestBody, secret: str, now: float) -> tuple[str, RequestBody]:
+    if format == "feishu":
+        timestamp = str(int(now))
+        return url, {"timestamp": timestamp, "sign": _sign_text(key=f"{timestamp}\n{secret}", text=""), **body}
     timestamp = str(int(now * 1000))
     query = urlencode({"timestamp": timestamp, "sign": _sign_text(key=secret, text=f"{timestamp}\n{secret}")})
     return f"{url}{'&' if '?' in url else '?'}{query}", body
-
-
-SIGNERS: Final[Mapping[str, Callable[[str, RequestBody, str, float], tuple[str, RequestBody]]]] = {
-    "feishu": _sign_feishu,
-    "dingtalk": _sign_dingtalk,
-}
-"""Services that can require a signature, and how to sign: they return a new URL and body."""
 
 
 def _sign_text(*, key: str, text: str) -> str:

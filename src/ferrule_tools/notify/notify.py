@@ -54,14 +54,15 @@ from ferrule_tools.files.path_rules import Parts
 from ferrule_tools.files.workspace import Workspace, convert_file_errors, display_path
 from ferrule_tools.notify.config import (
     FORMATS,
-    SIGNERS,
     ChannelConfig,
     Level,
     Notice,
     NotifyConfig,
     WebhookFormat,
+    build_body,
     mark_as_maybe_sent,
     parse_address,
+    sign_request,
 )
 
 if TYPE_CHECKING:
@@ -76,8 +77,6 @@ _UNKNOWN_OUTCOME: Final = frozenset({500, 502, 504})
 
 
 class WebhookChannel:
-    """A channel of kind `webhook`."""
-
     def __init__(self, name: str, config: ChannelConfig, guard: AddressGuard, environ: Mapping[str, str]) -> None:
         self._name, self._config, self._guard, self._environ = name, config, guard, environ
         self._what = f"the channel {name!r}"
@@ -91,10 +90,10 @@ class WebhookChannel:
                 "Nothing was sent: shorten the message."
             )
         url = expand_variables(self._config.url, self._environ)
-        address, body = url, service.body(notice)
+        address, body = url, build_body(self._config.format, notice)
         if self._config.secret:
             secret = expand_variables(self._config.secret, self._environ)
-            address, body = SIGNERS[self._config.format](url, body, secret, time.time())
+            address, body = sign_request(self._config.format, url, body, secret, time.time())
         secrets = Secrets.from_template([self._config.url, self._config.secret, self._config.headers], self._environ)
         secrets.add(part for part in _secret_parts(url) if len(part) >= MIN_SECRET_LENGTH)
         with secrets.hide_in_errors():
@@ -410,8 +409,6 @@ def _describe_missing_settings(channel: ChannelConfig, environ: Mapping[str, str
 
 
 class Notifier:
-    """The channels of a project."""
-
     def __init__(self, config: NotifyConfig, *, root: Path, guard: AddressGuard, environ: Mapping[str, str]) -> None:
         self._config, self._root, self._guard, self._environ = config, root, guard, environ
 
@@ -442,16 +439,6 @@ class Notifier:
             channel: the channel to send it by
             level: how urgent it is
         """
-        name = self._choose_channel_name(channel)
-        notice = Notice.of(message, title, level)
-        seconds = limit_seconds(context, self._config.timeout, _SENDING_SHARE)
-        try:
-            details = await self._build_channel(name).send(notice, seconds)
-        except SetupError as error:
-            raise ExecutionFailed(f"The channel {name!r} is not set up: {error}. Nothing was sent.") from error
-        return {"sent": True, "channel": name, **details}
-
-    def _choose_channel_name(self, channel: str | None) -> str:
         names = list(self._config.channels)
         if channel is None and len(names) != 1:
             raise Retry(f"Say which channel to use: {', '.join(names)}.")
@@ -460,7 +447,13 @@ class Notifier:
             raise Retry(
                 f"There is no channel {name!r}.{did_you_mean(name, names)} The channels are: {', '.join(names)}."
             )
-        return name
+        notice = Notice.of(message, title, level)
+        seconds = limit_seconds(context, self._config.timeout, _SENDING_SHARE)
+        try:
+            details = await self._build_channel(name).send(notice, seconds)
+        except SetupError as error:
+            raise ExecutionFailed(f"The channel {name!r} is not set up: {error}. Nothing was sent.") from error
+        return {"sent": True, "channel": name, **details}
 
     def _build_channel(self, name: str) -> WebhookChannel | EmailChannel | LogChannel:
         config = self._config.channels[name]
@@ -488,23 +481,20 @@ class LogChannel:
             }
         )
         if not self._path:
-            _log_line(_LOG_LEVELS[notice.level], line.decode())
+            level = _LOG_LEVELS[notice.level]
+            # Without any logging set up, Python writes warnings and errors to the standard error.
+            uses_last_resort = logging.lastResort is not None and level >= logging.lastResort.level
+            if not (logger.isEnabledFor(level) and (logger.hasHandlers() or uses_last_resort)):
+                raise ExecutionFailed(
+                    f"The logger 'ferrule.notify' has no handler for level {logging.getLevelName(level)}: set up "
+                    "logging, or give the channel a path in the configuration. Nothing was written."
+                )
+            logger.log(level, "%s", line.decode())
             return {}
         workspace = Workspace.at(self._root, protected=(), secret=())  # the user has chosen the path
         parts = workspace.file_parts(self._path)
         _append_line(workspace, parts, line + b"\n")
         return {"path": display_path(parts)}
-
-
-def _log_line(level: int, line: str) -> None:
-    # Without any logging set up, Python writes warnings and errors to the standard error.
-    uses_last_resort = logging.lastResort is not None and level >= logging.lastResort.level
-    if not (logger.isEnabledFor(level) and (logger.hasHandlers() or uses_last_resort)):
-        raise ExecutionFailed(
-            f"The logger 'ferrule.notify' has no handler for level {logging.getLevelName(level)}: set up logging, or "
-            "give the channel a path in the configuration. Nothing was written."
-        )
-    logger.log(level, "%s", line)
 
 
 def _append_line(workspace: Workspace, parts: Parts, line: bytes) -> None:

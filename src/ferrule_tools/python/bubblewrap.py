@@ -21,7 +21,7 @@ from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -112,54 +112,38 @@ Instruction: TypeAlias = tuple[int, int, int, int]
 """Code, instructions to skip if true, instructions to skip if false, operand."""
 
 
-def has_syscall_filter() -> bool:
-    """Return whether a filter exists for the architecture of this machine."""
-    return platform.system() == "Linux" and platform.machine() in _MACHINES
-
-
 def build_syscall_filter() -> bytes:
-    """Return the filter as the bytes that the kernel reads."""
-    machine = _MACHINES[platform.machine()]
-    instructions = [*_check_architecture(machine), *_check_calls(machine.calls), _return_instruction(_ALLOW)]
-    return b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
-
-
-def _check_architecture(machine: _Architecture) -> Iterator[Instruction]:
-    """Kill programs for another architecture or for x32: they have other call numbers, which the rules do not know."""
-    yield _load_instruction(_ARCHITECTURE)
-    yield _EQUALS, 1, 0, machine.architecture
-    yield _return_instruction(_KILL)
-    yield _load_instruction(_CALL_NUMBER)
-    yield _AT_LEAST, 0, 1, _X32_CALLS
-    yield _return_instruction(_KILL)
-
-
-def _check_calls(calls: dict[str, int]) -> Iterator[Instruction]:
-    for name in _REFUSED_CALLS:
-        yield from ((_EQUALS, 0, 1, calls[name]), _return_instruction(_EPERM))
+    """Return the filter as the bytes that the kernel reads; nothing for an architecture without rules."""
+    machine = _MACHINES.get(platform.machine())
+    if machine is None or platform.system() != "Linux":
+        return b""
+    # Programs for another architecture or for x32 are killed: they have other call numbers.
+    instructions: list[Instruction] = [
+        (_LOAD, 0, 0, _ARCHITECTURE),
+        (_EQUALS, 1, 0, machine.architecture),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, _CALL_NUMBER),
+        (_AT_LEAST, 0, 1, _X32_CALLS),
+        (_RETURN, 0, 0, _KILL),
+    ]
     # The flags of clone3 are in memory, which a filter cannot read. So the filter reports that clone3 does not exist,
     # and libc uses clone instead.
-    yield from ((_EQUALS, 0, 1, calls["clone3"]), _return_instruction(_ENOSYS))
-    yield from _check_first_argument(calls["clone"], (_HAS_BITS, 0, 1, _NAMESPACE_FLAGS), _EPERM, _ALLOW)
-    # Limits of the calling process (0) only.
-    yield from _check_first_argument(calls["prlimit64"], (_EQUALS, 0, 1, 0), _ALLOW, _EPERM)
-    yield from _check_first_argument(calls["socket"], (_EQUALS, 0, 1, _LOCAL_SOCKET), _ALLOW, _EPERM)
-
-
-def _check_first_argument(number: int, test: Instruction, if_true: int, if_false: int) -> Iterator[Instruction]:
-    yield _EQUALS, 0, 4, number
-    yield _load_instruction(_FIRST_ARGUMENT)
-    yield test
-    yield _return_instruction(if_true)
-    yield _return_instruction(if_false)
-
-
-def _load_instruction(offset: int) -> Instruction:
-    return _LOAD, 0, 0, offset
-
-
-def _return_instruction(verdict: int) -> Instruction:
-    return _RETURN, 0, 0, verdict
+    for name, verdict in [*((name, _EPERM) for name in _REFUSED_CALLS), ("clone3", _ENOSYS)]:
+        instructions += [(_EQUALS, 0, 1, machine.calls[name]), (_RETURN, 0, 0, verdict)]
+    for name, test, if_true, if_false in (
+        ("clone", (_HAS_BITS, 0, 1, _NAMESPACE_FLAGS), _EPERM, _ALLOW),
+        ("prlimit64", (_EQUALS, 0, 1, 0), _ALLOW, _EPERM),  # limits of the calling process (0) only
+        ("socket", (_EQUALS, 0, 1, _LOCAL_SOCKET), _ALLOW, _EPERM),
+    ):
+        instructions += [
+            (_EQUALS, 0, 4, machine.calls[name]),
+            (_LOAD, 0, 0, _FIRST_ARGUMENT),
+            test,
+            (_RETURN, 0, 0, if_true),
+            (_RETURN, 0, 0, if_false),
+        ]
+    instructions.append((_RETURN, 0, 0, _ALLOW))
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
 
 
 _MEMORY_FOLDER: Final = "/tmp"
@@ -192,42 +176,28 @@ _TRIAL_SCRIPT: Final = "import statistics, socket\nstatistics.mean([41, 43])"
 
 @dataclass(frozen=True, kw_only=True)
 class Interpreter:
-    """A Python on this machine."""
-
     path: str
 
     @property
     def command(self) -> list[str]:
         """Return the command of the runner, without the user's environment variables, folders and packages."""
-        return [self.path, "-I", "-B", "-c", _runner_source()]
+        return [self.path, "-I", "-B", "-c", Path(__file__).with_name("runner.py").read_text(encoding="utf-8")]
 
     @cached_property
     def paths(self) -> list[str]:
         """Return the files of the Python outside of the system's folders, without other files of the same prefix."""
-        prefixes = dict.fromkeys([*self._prefixes(), *map(str, Path(self.path).resolve().parents[1:2])])
-        paths = [os.path.join(os.path.abspath(prefix), part) for prefix in prefixes for part in _PYTHON_PARTS]
+        prefixes = [sys.prefix, sys.exec_prefix, sys.base_prefix]
+        if self.path != sys.executable:
+            command = [self.path, "-I", "-c", _PRINT_PREFIXES]
+            try:
+                trial = subprocess.run(command, capture_output=True, timeout=_TRIAL_TIMEOUT, check=True, env={})
+                prefixes = [str(folder) for folder in json.loads(trial.stdout)]
+            except (OSError, subprocess.SubprocessError, ValueError):
+                prefixes = []  # it does not work, which the trial script will show
+        folders = dict.fromkeys([*prefixes, *map(str, Path(self.path).resolve().parents[1:2])])
+        paths = [os.path.join(os.path.abspath(folder), part) for folder in folders for part in _PYTHON_PARTS]
         system = tuple(f"{folder}/" for folder in _SYSTEM_FOLDERS)
         return [path for path in paths if os.path.exists(path) and not f"{path}/".startswith(system)]
-
-    def _prefixes(self) -> list[str]:
-        if self.path == sys.executable:
-            return [sys.prefix, sys.exec_prefix, sys.base_prefix]
-        try:
-            output = subprocess.run(
-                [self.path, "-I", "-c", _PRINT_PREFIXES],
-                capture_output=True,
-                timeout=_TRIAL_TIMEOUT,
-                check=True,
-                env={},
-            ).stdout
-            return [str(folder) for folder in json.loads(output)]
-        except (OSError, subprocess.SubprocessError, ValueError):
-            return []  # it does not work, which the trial script will show
-
-
-@cache
-def _runner_source() -> str:
-    return Path(__file__).with_name("runner.py").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,7 +249,7 @@ class Bubblewrap:
                 "user": user,
                 "limits": limits,
                 "processes": self.config.processes,
-                "filter": b64encode(build_syscall_filter()).decode() if has_syscall_filter() else None,
+                "filter": b64encode(build_syscall_filter()).decode(),
             }
         ).encode()
 
@@ -484,7 +454,7 @@ def _parse_report(report: bytes | bytearray) -> Any:
 def _parse_traceback(report: dict[str, Any]) -> list[TracebackLine]:
     lines = report.get("lines")
     return [
-        TracebackLine(number=line[0], function=line[1], source=line[2])
+        TracebackLine(*line)
         for line in (lines if isinstance(lines, list) else ())
         if isinstance(line, list) and [type(part) for part in line] == [int, str, str]
     ]

@@ -52,7 +52,7 @@ from ferrule_tools.python.script import (
 )
 
 if TYPE_CHECKING:
-    from pydantic_monty import AsyncMontySession, AsyncSnapshot, ExternalSettledResult, MontyError, ResourceLimits
+    from pydantic_monty import AsyncMontySession, AsyncSnapshot, ExternalSettledResult, MontyError
 
 NAME: Final = "python_executor"
 _EXCLUDED_TOOLS: Final = frozenset({NAME, "call_tool", "ask_user", "finish_task"})
@@ -124,7 +124,12 @@ class ScriptCalls:
     async def make(self, function: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ExternalSettledResult:
         """Call a tool for the script; every failure becomes an exception in the script."""
         try:
-            tool, capability = self._find(function)
+            if function not in self.functions:
+                names = sorted(name for name, (_, _, refusal) in self.functions.items() if not refusal)
+                raise ToolNotFound(f"name {function!r} is not defined.{did_you_mean(function, names)}")
+            tool, capability, refusal = self.functions[function]
+            if refusal:
+                raise PermissionDenied(refusal)
             params = _named_arguments(function, capability, args, kwargs)
             self._calls += 1
             if self._calls > self._config.calls:
@@ -147,16 +152,6 @@ class ScriptCalls:
             return _exception_result(None, message)
         output = result.output
         return {"return_value": output["result"] if set(output) == {"result"} else output}
-
-    def _find(self, function: str) -> tuple[Tool, ToolCapability]:
-        """Return the tool of a function. Raises an error that the script can catch if it may not call the tool."""
-        if function not in self.functions:
-            names = sorted(name for name, (_, _, refusal) in self.functions.items() if not refusal)
-            raise ToolNotFound(f"name {function!r} is not defined.{did_you_mean(function, names)}")
-        tool, capability, refusal = self.functions[function]
-        if refusal:
-            raise PermissionDenied(refusal)
-        return tool, capability
 
 
 def _exception_result(error_type: str | None, message: str) -> ExternalSettledResult:
@@ -220,21 +215,18 @@ async def _open_session(config: PythonExecutorConfig) -> AsyncIterator[AsyncMont
     async def open_sandbox() -> AsyncMontySession:
         pool = monty.AsyncMonty(max_processes=1, feed_duration_limit_grace=_KILL_GRACE)
         await stack.enter_async_context(pool)
-        return await stack.enter_async_context(pool.checkout(limits=_resource_limits(config)))
+        limits: monty.ResourceLimits = {
+            "max_feed_duration_secs": config.seconds,
+            "max_memory": config.memory,
+            "max_suspensions": 3 * config.calls + _MAX_NAME_LOOKUPS,
+            "max_total_sleep_secs": config.seconds,
+        }
+        return await stack.enter_async_context(pool.checkout(limits=limits))
 
     try:
         yield await finish_despite_cancellation(open_sandbox())
     finally:
         await finish_despite_cancellation(stack.aclose())
-
-
-def _resource_limits(config: PythonExecutorConfig) -> ResourceLimits:
-    return {
-        "max_feed_duration_secs": config.seconds,
-        "max_memory": config.memory,
-        "max_suspensions": 3 * config.calls + _MAX_NAME_LOOKUPS,
-        "max_total_sleep_secs": config.seconds,
-    }
 
 
 def _build_result(value: Any, printed: str, unawaited: Sequence[str]) -> ScriptResult:
@@ -333,9 +325,9 @@ def _convert_error(error: MontyError, config: PythonExecutorConfig) -> ScriptFai
         kind = "printed" if f"> {config.printed_bytes} bytes" in message else "memory"
     lines = [
         TracebackLine(
-            number=frame.line,
-            function="" if frame.function_name in (None, "<module>") else str(frame.function_name),
-            source=(frame.source_line or "").strip(),
+            frame.line,
+            "" if frame.function_name in (None, "<module>") else str(frame.function_name),
+            (frame.source_line or "").strip(),
         )
         for frame in error.traceback()
     ]

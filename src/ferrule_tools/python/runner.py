@@ -78,7 +78,7 @@ def drop_privileges(job: dict[str, Any]) -> None:
         hard = resource.getrlimit(kind)[1]
         limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         resource.setrlimit(kind, (limit, limit))
-    if job["filter"] is not None:
+    if job["filter"]:
         install_syscall_filter(b64decode(job["filter"]))
 
 

@@ -10,7 +10,7 @@ from datetime import date, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import PurePath
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from ferrule.core.content import Output, number_to_json
 from ferrule.errors import ExecutionFailed, Retry, TimedOut, Transient
@@ -78,8 +78,6 @@ FailureKind: TypeAlias = Literal["raised", "timeout", "memory", "printed", "resu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """A script and its variables."""
-
     code: str
     inputs: dict[str, Any] = field(default_factory=dict)
 
@@ -93,13 +91,11 @@ class Script:
                 raise Retry(f"`inputs` has {name[:60]!r}, which is not a variable name: use one like order_ids.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracebackLine:
-    """A line of the script in which it failed."""
+class TracebackLine(NamedTuple):
+    """A line of the script in which it failed. `function` is empty outside of functions."""
 
     number: int
     function: str
-    """Empty outside of functions."""
     source: str
 
 
@@ -116,8 +112,6 @@ class ScriptFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptResult:
-    """The outcome of a script."""
-
     value: Any = None
     """Of its last expression, as plain JSON."""
     printed: str = ""
@@ -171,9 +165,9 @@ def _headline(failure: ScriptFailure, config: PythonExecutorConfig) -> str:
 
 def _format_traceback(lines: Sequence[TracebackLine]) -> list[str]:
     texts = []
-    for line in lines:
-        function = f" in {cut(line.function, _MAX_SOURCE)}" if line.function else ""
-        texts.append(f"  line {line.number}{function}: {cut(line.source, _MAX_SOURCE)}")
+    for number, function, source in lines:
+        where = f" in {cut(function, _MAX_SOURCE)}" if function else ""
+        texts.append(f"  line {number}{where}: {cut(source, _MAX_SOURCE)}")
     if len(texts) <= _OUTER_LINES + _INNER_LINES + 1:
         return texts
     omitted = len(texts) - _OUTER_LINES - _INNER_LINES
@@ -214,7 +208,12 @@ class _JsonConverter:
                 self._count(5)
                 return value
             case int():
-                return self._integer(value)
+                bits = value.bit_length()
+                if bits > _MAX_INTEGER_BITS:
+                    self._count(40)
+                    return f"an integer of {bits:,} bits"
+                self._count(bits // 3)
+                return int(value)
             case float():
                 self._count(20)
                 return value if math.isfinite(value) else repr(value)
@@ -235,14 +234,6 @@ class _JsonConverter:
         self._remaining -= size + 2
         if self._remaining < 0:
             raise Retry(f"{self._what} is larger than {MAX_JSON_BYTES:,} bytes: use a part or a summary of it.")
-
-    def _integer(self, value: int) -> int | str:
-        bits = value.bit_length()
-        if bits > _MAX_INTEGER_BITS:
-            self._count(40)
-            return f"an integer of {bits:,} bits"
-        self._count(bits // 3)
-        return int(value)
 
     def _mapping(self, value: dict[Any, Any], depth: int) -> dict[str, Any]:
         self._count(_CONTAINER_COST)

@@ -101,20 +101,13 @@ def extract_durations(text: str) -> tuple[Duration | None, str]:
         match = _DURATION.search(text) or _CHINESE_DURATION.search(text)
         if match is None:
             return total, text
-        duration = _parse_duration(match)
-        total = duration if total is None else total + duration
+        groups = match.groupdict()
+        sign, direction = groups["sign"] or "", groups["direction"] or groups.get("bare_direction") or ""
+        is_backward = (direction in _BACKWARD or direction.endswith("前")) if direction else sign in _BACKWARD
+        for part in _PART.finditer(groups["parts"] or groups["bare_parts"]):
+            total = (total or Duration()) + _parse_duration_part(part, -1 if is_backward else 1)
         text = f"{text[: match.start()]} {text[match.end() :]}".strip()
     raise Retry(f"The text has more than {_MAX_DURATIONS} durations: use several calls.")
-
-
-def _parse_duration(match: re.Match[str]) -> Duration:
-    groups = match.groupdict()
-    sign, direction = groups["sign"] or "", groups["direction"] or groups.get("bare_direction") or ""
-    is_backward = (direction in _BACKWARD or direction.endswith("前")) if direction else sign in _BACKWARD
-    total = Duration()
-    for part in _PART.finditer(groups["parts"] or groups["bare_parts"]):
-        total += _parse_duration_part(part, -1 if is_backward else 1)
-    return total
 
 
 def _parse_duration_part(part: re.Match[str], sign: int) -> Duration:
@@ -218,7 +211,11 @@ def parse_date(text: str, now: datetime, *, prefers_future: bool = False) -> Par
     parts = _DateParts(now=now, prefers_future=prefers_future)
     start = _parse_iso_or_timestamp(rest.strip(" ,"), now)
     if start is None:
-        rest = _extract_parts(rest, parts)
+        for pattern, read in _PATTERNS:
+            match = pattern.search(rest)
+            if match is not None:
+                read(match, parts)
+                rest = f"{rest[: match.start()]} {rest[match.end() :]}"
         if _FILLER.sub("", rest) or (duration is None and parts.day is None and parts.clock is None):
             unknown = _FILLER.sub(" ", rest).strip()
             reason = f": {unknown!r} is not understood" if unknown and unknown != plain else ""
@@ -245,16 +242,6 @@ def _parse_iso_or_timestamp(text: str, now: datetime) -> ParsedDate | None:
     has_time = len(text) > 10 and (":" in text or "t" in text)
     at = parsed.replace(tzinfo=now.tzinfo) if parsed.tzinfo is None else parsed
     return ParsedDate(at=_to_existing_time(at, now), has_time=has_time)
-
-
-def _extract_parts(text: str, parts: _DateParts) -> str:
-    """Read what the patterns match, and return the text without it."""
-    for pattern, read in _PATTERNS:
-        match = pattern.search(text)
-        if match is not None:
-            read(match, parts)
-            text = f"{text[: match.start()]} {text[match.end() :]}"
-    return text
 
 
 def _combine_parts(parts: _DateParts) -> ParsedDate:

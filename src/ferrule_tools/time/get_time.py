@@ -87,11 +87,12 @@ def describe_time(
             "seconds": round(_seconds_between(start.at, second.at)),
             "text": _format_length_between(start, second, chinese=chinese),
         }
+        length, end = output["difference"]["text"], _format_moment(second, chinese)
         if first is None and not _is_past(second, now):
-            length = output["difference"]["text"]
-            end = _format_moment(second, chinese)
             return {**output, "text": f"离{end}还有{length}。" if chinese else f"It is {length} until {end}."}
-        return {**output, "text": _difference_sentence(start, second, chinese=chinese)}
+        begin = _format_moment(start, chinese)
+        text = f"从{begin}到{end}相差{length}。" if chinese else f"From {begin} to {end} it is {length}."
+        return {**output, "text": text}
     if first is not None:
         return {**output, "text": _day_sentence(first, now, zone, chinese=chinese)}
     return {**output, "text": _clock_sentence(now, zone, chinese=chinese)}
@@ -166,23 +167,16 @@ def _day_sentence(day: ParsedDate, now: datetime, zone: TimeZone, *, chinese: bo
     near = _NEAR_DAYS.get((at.date() - now.date()).days) if not day.has_time else None
     if near is not None:
         return f"{near[1]}是{text}，{name}。" if chinese else f"{near[0]} {name}, {text}."
-    distance = _format_distance(day, now, chinese)
+    today, is_past = ParsedDate(at=now, has_time=day.has_time), _is_past(day, now)
+    length = _format_length_between(*((day, today) if is_past else (today, day)), chinese=chinese)
     clock = f"{at:%H:%M}" if day.has_time else ""
     where = f"（{_zone_with_offset(at, zone, True)}）" if chinese else f" ({_zone_with_offset(at, zone, False)})"
     where = where if day.has_time else ""
     if chinese:
-        return f"{text}{clock}是{name}，{distance}{where}。"
-    verb = "was" if _is_past(day, now) else "is"
+        return f"{text}{clock}是{name}，{length}{'前' if is_past else '后'}{where}。"
+    distance = f"{length} ago" if is_past else f"{length} from {'now' if day.has_time else 'today'}"
+    verb = "was" if is_past else "is"
     return f"{text}{', ' + clock if clock else ''}{where} {verb} a {name}, {distance}."
-
-
-def _difference_sentence(first: ParsedDate, second: ParsedDate, *, chinese: bool) -> str:
-    """Say how far two dates are apart."""
-    length = _format_length_between(first, second, chinese=chinese)
-    ends = [_format_moment(day, chinese) for day in (first, second)]
-    if chinese:
-        return f"从{ends[0]}到{ends[1]}相差{length}。"
-    return f"From {ends[0]} to {ends[1]} it is {length}."
 
 
 def _format_length_between(first: ParsedDate, second: ParsedDate, *, chinese: bool) -> str:
@@ -219,16 +213,6 @@ def _format_days(first: datetime, second: datetime, chinese: bool) -> str:
     if chinese:
         return f"{whole}（{count}{unit}{f'零{rest}天' if rest else ''}）"
     return f"{whole} ({_format_count(count, unit, False)}{' and ' + _format_count(rest, 'day', False) if rest else ''})"
-
-
-def _format_distance(day: ParsedDate, now: datetime, chinese: bool) -> str:
-    today = ParsedDate(at=now, has_time=day.has_time)
-    is_past = _is_past(day, now)
-    earlier, later = (day, today) if is_past else (today, day)
-    length = _format_length_between(earlier, later, chinese=chinese)
-    if chinese:
-        return f"{length}{'前' if is_past else '后'}"
-    return f"{length} ago" if is_past else f"{length} from {'now' if day.has_time else 'today'}"
 
 
 def _is_past(day: ParsedDate, now: datetime) -> bool:

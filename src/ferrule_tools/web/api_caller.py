@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -22,7 +22,7 @@ from ferrule.core.patterns import lazy_pattern
 from ferrule.core.secrets import Secrets
 from ferrule.core.spec import Effects, Tool, ToolCapability, ToolCategory
 from ferrule.core.variables import expand_variables, find_variables
-from ferrule.errors import CallError, NeedsApproval, Refuse, Retry, SetupError, TransportFault
+from ferrule.errors import NeedsApproval, Refuse, Retry, SetupError, TransportFault
 from ferrule.http.bodies import encode_body
 from ferrule.http.client import GuardedClient, HttpResponse, describe_header_problem, format_url
 from ferrule.http.guard import AddressGuard, is_base_address
@@ -63,7 +63,12 @@ class ApiConfig:
     """The largest response that is read."""
 
     def __post_init__(self) -> None:
-        _check_base_url(self.base_url)
+        url = f"https://{self.base_url}" if self.base_url.startswith("${") else self.base_url
+        url = _VARIABLE.sub("x", url)
+        if not is_base_address(url):
+            raise SetupError(f"base_url must be an address such as https://api.example.com/v1, not {self.base_url!r}")
+        if "?" in url or "#" in url:
+            raise SetupError(f"base_url cannot have a query: {self.base_url!r}. Write query = {{ … }} beside it")
         for name in ("methods", "ask_before"):
             methods = [method.upper() for method in getattr(self, name)]
             for method in methods:
@@ -92,14 +97,6 @@ class ApiCallerConfig:
     """The APIs that `api_caller` may call."""
 
     apis: dict[str, ApiConfig] = field(default_factory=dict)
-
-
-def _check_base_url(base_url: str) -> None:
-    url = _VARIABLE.sub("x", base_url.replace("${", "https://${", 1) if base_url.startswith("${") else base_url)
-    if not is_base_address(url):
-        raise SetupError(f"base_url must be an address such as https://api.example.com/v1, not {base_url!r}")
-    if "?" in url or "#" in url:
-        raise SetupError(f"base_url cannot have a query: {base_url!r}. Write query = {{ … }} beside it")
 
 
 # ---- joining a path to the base of an API, so that it cannot lead anywhere else
@@ -213,8 +210,13 @@ class ApiCaller:
             response = await self._send(api, config, method, path, query or {}, body, context)
             if response.status_code >= 400:
                 hidden = replace(response, content=secrets.hide_in_bytes(response.content))
-                raise _status_error(api, hidden, only_once=method not in IDEMPOTENT)
-        return _build_output(api, response, secrets)
+                failure = make_status_error(api, hidden, only_once=method not in IDEMPOTENT)
+                error = convert_host_fault(failure) if isinstance(failure, TransportFault) else failure
+                error.details = {**error.details, **failure.details, "untrusted": True}
+                raise error
+        headers = {name: response.headers[name] for name in _REPORTED_HEADERS if name in response.headers}
+        details = {"api": api, "status_code": response.status_code, **({"headers": headers} if headers else {})}
+        return make_response_output(replace(response, url=format_url(response.url)), secrets, details)
 
     async def aclose(self) -> None:
         """Close idle connections."""
@@ -256,14 +258,24 @@ class ApiCaller:
         def fill(text: str) -> str:
             return expand_variables(text, self._environ)
 
-        address, path_query = resolve_path(self._expand_base_url(api, config), path)
+        base = fill(config.base_url)
+        if not is_base_address(base) or "?" in base or "#" in base:  # the URL is not shown: it may contain a password
+            raise Refuse(
+                f"the variable in the base_url of the API {api!r} does not make it an address such as "
+                "https://api.example.com/v1, without a password or a query: a person must change it."
+            )
+        address, path_query = resolve_path(base, path)
         _refuse_method_override(path_query, query, body)
         own = {name: fill(value) for name, value in config.query.items()}
         headers = {name: fill(value) for name, value in config.headers.items()}
         content = encode_body(body, headers)
         what, may_repeat = f"{method} {format_url(address)}", method in IDEMPOTENT
+        host = urlsplit(address).hostname or ""
+        if (api, host) not in self._clients:
+            guard = self._guard.allowing_host_of(address)
+            self._clients[api, host] = GuardedClient(guard, max_response=config.max_bytes)
         send = partial(
-            self._create_client(api, address, config).send,
+            self._clients[api, host].send,
             method,
             _add_query(address, path_query, query, own),
             what=what,
@@ -277,22 +289,6 @@ class ApiCaller:
             return await send_with_retries(send, what=what, attempts=attempts, timeout=timeout)
         except TransportFault as fault:
             raise convert_host_fault(fault) from fault
-
-    def _expand_base_url(self, api: str, config: ApiConfig) -> str:
-        base = expand_variables(config.base_url, self._environ)
-        if not is_base_address(base) or "?" in base or "#" in base:  # the URL is not shown: it may contain a password
-            raise Refuse(
-                f"the variable in the base_url of the API {api!r} does not make it an address such as "
-                "https://api.example.com/v1, without a password or a query: a person must change it."
-            )
-        return base
-
-    def _create_client(self, api: str, address: str, config: ApiConfig) -> GuardedClient:
-        host = urlsplit(address).hostname or ""
-        if (api, host) not in self._clients:
-            guard = self._guard.allowing_host_of(address)
-            self._clients[api, host] = GuardedClient(guard, max_response=config.max_bytes)
-        return self._clients[api, host]
 
 
 def _add_query(address: str, path_query: str, query: Mapping[str, Any], own: Mapping[str, str]) -> str:
@@ -309,35 +305,18 @@ def _add_query(address: str, path_query: str, query: Mapping[str, Any], own: Map
 
 
 def _refuse_method_override(path_query: str, query: Mapping[str, Any], body: Any) -> None:
-    for name in (*dict(parse_qsl(path_query)), *query, *_find_names_in_body(body)):
+    names = [*dict(parse_qsl(path_query)), *query]
+    if isinstance(body, str):  # JSON or form data
+        try:
+            body = json.loads(body)
+        except (ValueError, RecursionError):
+            body = dict(parse_qsl(body))
+    names += body if isinstance(body, dict) else ()
+    for name in names:
         if name.strip().casefold() in _METHOD_OVERRIDES:
             raise Retry(
                 f"{name!r} would change the method of the request. Leave it out, and use the parameter method instead."
             )
-
-
-def _find_names_in_body(body: Any) -> Iterable[str]:
-    """Return the names in a body: an object, JSON text or form data."""
-    if isinstance(body, str):
-        try:
-            body = json.loads(body)
-        except (ValueError, RecursionError):
-            return dict(parse_qsl(body))
-    return body if isinstance(body, dict) else ()
-
-
-def _status_error(api: str, response: HttpResponse, *, only_once: bool) -> CallError:
-    failure = make_status_error(api, response, only_once=only_once)
-    details = {**failure.details, "untrusted": True}
-    error = convert_host_fault(failure) if isinstance(failure, TransportFault) else failure
-    error.details = {**error.details, **details}
-    return error
-
-
-def _build_output(api: str, response: HttpResponse, secrets: Secrets) -> Output:
-    headers = {name: response.headers[name] for name in _REPORTED_HEADERS if name in response.headers}
-    details = {"api": api, "status_code": response.status_code, **({"headers": headers} if headers else {})}
-    return make_response_output(replace(response, url=format_url(response.url)), secrets, details)
 
 
 # ---- setup; the description of the tool lists the configured APIs
@@ -366,7 +345,13 @@ def api_tools(
         effects=effects,
         limits=replace(built.spec.limits, timeout=longest),
     )
-    return [replace(built, spec=spec, needs=_describe_needs(apis, environ))]
+    missing = [[name for name in api.variables if not environ.get(name)] for api in apis.values()]
+    needs = ""
+    if not apis:
+        needs = 'an API: set [tools.api_caller.apis.NAME] base_url = "https://…" in ferrule.toml'
+    elif all(missing):
+        needs = f"the environment variable {' or '.join(dict.fromkeys(names[0] for names in missing))}"
+    return [replace(built, spec=spec, needs=needs)]
 
 
 def _describe_apis(capability: ToolCapability, apis: Mapping[str, ApiConfig]) -> ToolCapability:
@@ -387,12 +372,3 @@ def _describe_apis(capability: ToolCapability, apis: Mapping[str, ApiConfig]) ->
     examples = [{"api": name, "path": "users/7"}] if "GET" in api.methods else []
     description = "\n".join([capability.description, "The APIs are:", *listed])
     return replace(capability, description=description, parameters=schema, examples=examples)
-
-
-def _describe_needs(apis: Mapping[str, ApiConfig], environ: Mapping[str, str]) -> str:
-    if not apis:
-        return 'an API: set [tools.api_caller.apis.NAME] base_url = "https://…" in ferrule.toml'
-    missing = [[name for name in api.variables if not environ.get(name)] for api in apis.values()]
-    if all(missing):
-        return f"the environment variable {' or '.join(dict.fromkeys(names[0] for names in missing))}"
-    return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import urlencode
@@ -28,8 +29,6 @@ SafeSearch: TypeAlias = Literal["off", "moderate", "strict"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchQuery:
-    """A search request."""
-
     query: str
     limit: int
     language: str | None = None
@@ -50,8 +49,6 @@ class SearchQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResponse:
-    """The response of a provider."""
-
     rows: Sequence[Mapping[str, Any]]
     """With `title`, `url`, `snippet` and maybe `date`, as the provider returned them."""
     unsupported: Sequence[str] = ()
@@ -63,7 +60,8 @@ class ProviderRequest:
     """A search as a request to a provider's API."""
 
     url: str
-    params: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str | None] = field(default_factory=dict)
+    """Those without a value are left out."""
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, Any] | None = None
     """None for a GET request."""
@@ -104,14 +102,18 @@ class HttpProvider(ABC):
                 answer = None
             if response.status_code >= 400:
                 raise self.failure(response, answer) or self._failure(response, answer)
-            return SearchResponse(rows=self._rows(response, answer), unsupported=request.unsupported)
+            with suppress(TypeError, LookupError, ValueError, AttributeError):
+                return SearchResponse(rows=self.rows(answer), unsupported=request.unsupported)
+            excerpt = body_excerpt(response, 200)
+            raise ExecutionFailed(f"{self.name} did not return search results in JSON but: {excerpt}", untrusted=True)
 
     async def aclose(self) -> None:
         await self._client.aclose()
 
     async def _send(self, request: ProviderRequest) -> HttpResponse:
         is_get = request.body is None
-        query = f"?{urlencode(request.params, errors='replace')}" if request.params else ""
+        params = {name: value for name, value in request.params.items() if value}
+        query = f"?{urlencode(params, errors='replace')}" if params else ""
         headers = {"Accept": "application/json", **request.headers}
         return await self._client.send(
             "GET" if is_get else "POST",
@@ -120,15 +122,6 @@ class HttpProvider(ABC):
             headers=headers if is_get else {**headers, "Content-Type": "application/json"},
             content=None if is_get else encode_json(request.body),
         )
-
-    def _rows(self, response: HttpResponse, answer: Any) -> list[dict[str, Any]]:
-        if isinstance(answer, dict):
-            try:
-                return self.rows(answer)
-            except (TypeError, LookupError, ValueError, AttributeError):
-                pass
-        excerpt = body_excerpt(response, 200)
-        raise ExecutionFailed(f"{self.name} did not return search results in JSON but: {excerpt}", untrusted=True)
 
     def _failure(self, response: HttpResponse, answer: Any) -> CallError:
         status = response.status_code
@@ -247,9 +240,8 @@ class Brave(HttpProvider):
             "search_lang": language,
             "country": search.region if search.region in COUNTRIES else None,
         }
-        query_params = {name: value for name, value in params.items() if value}
         headers = {"X-Subscription-Token": self._key}
-        return ProviderRequest(url="/res/v1/web/search", params=query_params, headers=headers, unsupported=unsupported)
+        return ProviderRequest(url="/res/v1/web/search", params=params, headers=headers, unsupported=unsupported)
 
     def rows(self, answer: dict[str, Any], /) -> list[dict[str, Any]]:
         if answer.get("type") != "search":
@@ -276,12 +268,11 @@ class Brave(HttpProvider):
 
 def _brave_language(language: str | None) -> str | None:
     code = (language or "").lower()
-    named = _BRAVE_LANGUAGE_NAMES.get(code, code)
-    if named in _BRAVE_LANGUAGES:
-        return named
-    first = code.partition("-")[0]
-    first = _BRAVE_LANGUAGE_NAMES.get(first, first)
-    return first if first in _BRAVE_LANGUAGES else None
+    for each in (code, code.partition("-")[0]):
+        named = _BRAVE_LANGUAGE_NAMES.get(each, each)
+        if named in _BRAVE_LANGUAGES:
+            return named
+    return None
 
 
 def _rate_limit_delay(headers: dict[str, str]) -> float | None:
@@ -313,8 +304,7 @@ class SearxNG(HttpProvider):
             "safesearch": _SEARXNG_SAFE_LEVELS.get(search.safe or ""),
         }
         unsupported = ["region"] if search.region and not search.language else []
-        query_params = {name: value for name, value in params.items() if value}
-        return ProviderRequest(url="/search", params=query_params, unsupported=unsupported)
+        return ProviderRequest(url="/search", params=params, unsupported=unsupported)
 
     def rows(self, answer: dict[str, Any], /) -> list[dict[str, Any]]:
         pages, silent = answer["results"], answer.get("unresponsive_engines") or []

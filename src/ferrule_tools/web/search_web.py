@@ -6,7 +6,7 @@ import html
 import os
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, time
 from email.utils import parsedate_to_datetime
@@ -317,8 +317,16 @@ def search_tools(
     config: SearchConfig | None = None, *, guard: AddressGuard | None = None, environ: Mapping[str, str] = os.environ
 ) -> list[Tool]:
     """Return `search_web` and `advanced_web_search` for each provider; without a provider, what they need."""
-    config = config or SearchConfig()
-    providers = list(_create_providers(config, guard or AddressGuard(), environ))
+    config, guard = config or SearchConfig(), guard or AddressGuard()
+    providers: list[HttpProvider | DuckDuckGo] = []
+    if config.searxng:
+        providers.append(SearxNG(url=config.searxng, guard=guard))
+    if key := environ.get(config.brave_key, "").strip():
+        providers.append(Brave(url=config.brave_url, guard=guard, key=key, variable=config.brave_key))
+    if key := environ.get(config.tavily_key, "").strip():
+        providers.append(Tavily(url=config.tavily_url, guard=guard, key=key, variable=config.tavily_key))
+    if config.duckduckgo:
+        providers.append(DuckDuckGo())
     if not providers:
         needs = (
             'a search provider: set [tools.search_web] searxng = "https://…" or duckduckgo = true in ferrule.toml, '
@@ -333,16 +341,3 @@ def search_tools(
             spec = replace(built.spec, metadata={**built.spec.metadata, **strategy})
             tools.append(replace(built, spec=spec, source=provider.name, needs=needs))
     return tools
-
-
-def _create_providers(
-    config: SearchConfig, guard: AddressGuard, environ: Mapping[str, str]
-) -> Iterator[HttpProvider | DuckDuckGo]:
-    if config.searxng:
-        yield SearxNG(url=config.searxng, guard=guard)
-    if key := environ.get(config.brave_key, "").strip():
-        yield Brave(url=config.brave_url, guard=guard, key=key, variable=config.brave_key)
-    if key := environ.get(config.tavily_key, "").strip():
-        yield Tavily(url=config.tavily_url, guard=guard, key=key, variable=config.tavily_key)
-    if config.duckduckgo:
-        yield DuckDuckGo()

@@ -196,7 +196,13 @@ class WebScraper:
         response = await self._fetch(url)
         parts: list[str] = ["text", "links", "tables"] if extract == "all" else [extract]
         read = await self._read(response, parts, format == "markdown")
-        return _build_output(response, read, max(start, 0))
+        output: dict[str, Any] = {"url": response.url, **read}
+        if "text" in read:
+            text, end = read["text"], max(start, 0) + MAX_TEXT_LENGTH
+            output["text"] = text[max(start, 0) : end]
+            if end < len(text):
+                output |= {"next_start": end, "length": len(text)}
+        return {**output, "untrusted": True}
 
     async def aclose(self) -> None:
         await self._client.aclose()
@@ -207,28 +213,29 @@ class WebScraper:
     async def _fetch(self, url: str) -> HttpResponse:
         if not url.lower().startswith(("http://", "https://")):
             raise Retry(f"{url[:100]!r} is not the URL of a page. Write it like https://example.com/path.")
-        if self._config.respect_robots:
-            await self._check_robots(url)
+        check = self._robots.check if self._config.respect_robots else None
         try:
+            if check is not None:
+                await check(url)
             response = await self._client.send(
                 "GET",
                 url,
                 what=f"GET {format_url(url)}",
                 headers={"User-Agent": self._config.user_agent, "Accept": _ACCEPT},
                 timeout=FETCH_TIMEOUT,
-                on_redirect=self._check_robots if self._config.respect_robots else None,
+                on_redirect=check,
             )
         except TransportFault as fault:
             raise convert_host_fault(fault) from fault
-        if response.status_code >= 400:
-            raise _status_error(response)
-        return response
-
-    async def _check_robots(self, url: str) -> None:
-        try:
-            await self._robots.check(url)
-        except TransportFault as fault:
-            raise convert_host_fault(fault) from fault
+        status = response.status_code
+        if status < 400:
+            return response
+        message = f"{format_url(response.url)} answered with status {status}"
+        if status in BUSY_STATUSES or status >= 500:
+            raise Transient(f"{message}. Try again later.", **retry_details(response.headers))
+        if status in (401, 403):
+            raise ExecutionFailed(f"{message}: it does not let programs read it. browser_navigator may be able to.")
+        raise ExecutionFailed(f"{message}. Check the address, or search for another page.")
 
     async def _read(self, response: HttpResponse, parts: list[str], as_markdown: bool) -> dict[str, Any]:
         is_html = _is_html(response)
@@ -277,27 +284,6 @@ def _is_html(response: HttpResponse) -> bool:
         "Only pages and texts can be read. Is there a page about it?",
         untrusted=True,
     )
-
-
-def _build_output(response: HttpResponse, read: dict[str, Any], start: int) -> dict[str, Any]:
-    output: dict[str, Any] = {"url": response.url, **read}
-    if "text" in read:
-        text = read["text"]
-        output["text"] = text[start : start + MAX_TEXT_LENGTH]
-        if start + MAX_TEXT_LENGTH < len(text):
-            output["next_start"] = start + MAX_TEXT_LENGTH
-            output["length"] = len(text)
-    return {**output, "untrusted": True}
-
-
-def _status_error(response: HttpResponse) -> CallError:
-    status = response.status_code
-    message = f"{format_url(response.url)} answered with status {status}"
-    if status in BUSY_STATUSES or status >= 500:
-        return Transient(f"{message}. Try again later.", **retry_details(response.headers))
-    if status in (401, 403):
-        return ExecutionFailed(f"{message}: it does not let programs read it. browser_navigator may be able to.")
-    return ExecutionFailed(f"{message}. Check the address, or search for another page.")
 
 
 # ---- setup

@@ -2,6 +2,7 @@
 
 import json
 import math
+from decimal import Decimal
 
 import pytest
 
@@ -200,6 +201,12 @@ def test_a_value_that_contains_itself_is_limited_in_depth():
     circle: list[object] = []
     circle.append(circle)
     assert json.dumps(to_json_cell(circle)).count("[") == 20
+
+
+def test_decimals_that_a_float_may_not_hold_become_text():
+    given = ["1.50", "5.00", "12345678901234", "1234567890123456", "0.1234567890123456", "1E+300", "NaN"]
+    cells = [to_json_cell(Decimal(text)) for text in given]
+    assert cells == [1.5, 5, 12345678901234, *given[3:]]
 
 
 def test_rows_are_cut_by_their_length_but_one_is_always_there():

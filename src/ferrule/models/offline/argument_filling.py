@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ferrule.catalog.search.terms import extract_terms
@@ -18,20 +18,19 @@ from ferrule.core.patterns import lazy_pattern
 from ferrule.models.offline.expressions import ExpressionSpan, find_expression
 from ferrule.models.offline.tools import BODY_WORDS, QUERY_WORDS, TITLE_WORDS, OfferedParameter, OfferedTool
 from ferrule.models.offline.values import (
-    MASK,
-    Sentence,
-    find_codes,
-    find_dates,
-    find_emails,
-    find_enum_members,
-    find_matching_words,
-    find_paths,
-    find_urls,
-)
-from ferrule.models.offline.vocabulary import (
     CHINESE_GENERIC,
     CHINESE_LEADING,
     CHINESE_TRAILING,
+    CODE,
+    DATE,
+    EMAIL,
+    MASK,
+    Sentence,
+    find_enum_members,
+    find_matching_words,
+    find_paths,
+    find_spans,
+    find_urls,
     is_generic,
 )
 from ferrule.texts.language import contains_chinese, detect_language
@@ -173,60 +172,34 @@ _SENTENCE_WORDS = QUERY_WORDS | BODY_WORDS | TITLE_WORDS - {"name"}
 """Words in names of parameters whose values may be whole sentences."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FilledTool:
-    """The arguments that a text gives for a tool."""
+    """The arguments that a text gives for a tool. One method for each kind of value, in the order of `fill`."""
 
-    calls: list[dict[str, Any]]
-    """One set of arguments, or one for each place that the question names."""
-    missing: list[OfferedParameter]
-    """Required, and not in the question."""
-    rest: str
-    """The question without what was used."""
-    telling_values: int
-    """How many values show by themselves what the question is about."""
-    has_recognized_value: bool
-    """Whether a required value was recognized by its form and not only by its position."""
-    expression: ExpressionSpan | None = None
-    """The arithmetic among the values."""
-
-
-def fill_parameters(tool: OfferedTool, text: str) -> FilledTool:
-    """Return the arguments for a tool that a text gives."""
-    filler = _ArgumentFiller(tool, Sentence(text))
-    filler.fill()
-    arguments = filler.arguments
-    missing = [p for p in tool.parameters if p.is_required and p.name not in arguments and "default" not in p.schema]
-    recognizable = [p for p in tool.parameters if p.is_required and p.kind not in _POSITIONAL_KINDS]
-    return FilledTool(
-        calls=[{**arguments, **extra} for extra in filler.alternatives] or [arguments],
-        missing=missing,
-        rest=filler.sentence.rest,
-        telling_values=filler.telling_values,
-        has_recognized_value=any(p.name in arguments for p in recognizable),
-        expression=filler.expression,
-    )
-
-
-def fill_from_phrase(tool: OfferedTool, text: str, arguments: dict[str, Any]) -> FilledTool:
-    """Return the arguments that a phrase gives, and the language of the answer if the tool has a parameter for it."""
-    filler = _ArgumentFiller(tool, Sentence(text))
-    filler.arguments = arguments
-    filler.fill_answer_language()
-    return FilledTool(calls=[arguments], missing=[], rest="", telling_values=0, has_recognized_value=True)
-
-
-class _ArgumentFiller:
-    """One method for each kind of value, in the order in which they are looked for."""
-
-    def __init__(self, tool: OfferedTool, sentence: Sentence) -> None:
-        self._tool = tool
-        self.sentence = sentence
+    def __init__(self, tool: OfferedTool, text: str) -> None:
+        self._tool, self.sentence = tool, Sentence(text)
         self.arguments: dict[str, Any] = {}
         self.alternatives: list[dict[str, Any]] = []
         """If the question names several places or zones: the arguments in which the calls differ."""
         self.telling_values = 0
+        """How many values show by themselves what the question is about."""
         self.expression: ExpressionSpan | None = None
+        """The arithmetic among the values."""
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """Return one set of arguments, or one for each place that the question names."""
+        return [{**self.arguments, **extra} for extra in self.alternatives] or [self.arguments]
+
+    @property
+    def missing(self) -> list[OfferedParameter]:
+        """Return the parameters that are required, and not in the question."""
+        return [p for p in self._open_parameters() if p.is_required and "default" not in p.schema]
+
+    @property
+    def has_recognized_value(self) -> bool:
+        """Return whether a required value was recognized by its form and not only by its position."""
+        recognizable = (p for p in self._tool.parameters if p.is_required and p.kind not in _POSITIONAL_KINDS)
+        return any(p.name in self.arguments for p in recognizable)
 
     def fill(self) -> None:
         self._fill_by_name()
@@ -423,11 +396,18 @@ def _find_zones(sentence: Sentence, parameter: OfferedParameter) -> list[ValueSp
 
 _FINDERS: dict[str, Callable[[Sentence, OfferedParameter], list[ValueSpan]]] = {
     "url": lambda sentence, parameter: find_urls(sentence.rest),
-    "email": lambda sentence, parameter: find_emails(sentence.rest),
+    "email": lambda sentence, parameter: find_spans(EMAIL, sentence.rest),
     "pattern": lambda sentence, parameter: find_matching_words(parameter.schema.get("pattern"), sentence.rest),
     "zone": _find_zones,
-    "code": lambda sentence, parameter: find_codes(sentence.unquoted),
-    "date": lambda sentence, parameter: find_dates(sentence.unquoted),
+    "code": lambda sentence, parameter: find_spans(CODE, sentence.unquoted),
+    "date": lambda sentence, parameter: find_spans(DATE, sentence.unquoted),
     "expression": _find_expressions,
     "path": lambda sentence, parameter: find_paths(sentence.rest),
 }
+
+
+def fill_parameters(tool: OfferedTool, text: str) -> FilledTool:
+    """Return the arguments for a tool that a text gives."""
+    filled = FilledTool(tool, text)
+    filled.fill()
+    return filled

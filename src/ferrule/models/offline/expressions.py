@@ -92,17 +92,16 @@ def _find_phrases(text: str) -> list[ExpressionSpan]:
     expressions = []
     for pattern, template, subject in _PHRASES:
         for match in pattern.finditer(text):
-            operands = [_write_operand(group) for group in match.groups()]
+            operands = [
+                group if re.fullmatch(UNIT, group, re.IGNORECASE) else _join_operands(group, ", ")
+                for group in match.groups()
+            ]
             lists = {"sum": _join_operands(match[1], " + "), "product": _join_operands(match[1], " * ")}
             expression = template.format(*operands, **lists)
             if _is_arithmetic(expression) and not _ATTACHED_AFTER.match(text, match.end()):
                 words = match.group() if subject == "*" else subject.format(*map(str.strip, match.groups()))
                 expressions.append(ExpressionSpan(expression, *match.span(), words.strip()))
     return expressions
-
-
-def _write_operand(text: str) -> str:
-    return text if re.fullmatch(UNIT, text, re.IGNORECASE) else _join_operands(text, ", ")
 
 
 def _join_operands(text: str, separator: str) -> str:

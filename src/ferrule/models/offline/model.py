@@ -229,14 +229,8 @@ class CompletedCall:
     is_failed: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParsedConversation:
-    question: str
-    calls: list[CompletedCall]
-
-
-def read_conversation(request: ModelRequest) -> ParsedConversation:
-    """Return the question that is being worked on, and what happened since it was asked."""
+def read_conversation(request: ModelRequest) -> tuple[str, list[CompletedCall]]:
+    """Return the question that is being worked on, and the calls made since it was asked."""
     messages = request.messages
     answers = [i for i, m in enumerate(messages) if m.get("role") == "assistant" and not m.get("tool_calls")]
     user_messages = [
@@ -249,10 +243,7 @@ def read_conversation(request: ModelRequest) -> ParsedConversation:
     first = next(iter(new or user_messages[-1:]), len(messages))
     parts = [i for n, i in enumerate(new or [first]) if i == first + n and i < len(messages)]
     question = "\n".join(text_of_message(messages[i]) for i in parts).strip()
-    return ParsedConversation(
-        question=question,
-        calls=_read_completed_calls(messages[first + 1 :], request.failed_calls),
-    )
+    return question, _read_completed_calls(messages[first + 1 :], request.failed_calls)
 
 
 def _read_completed_calls(messages: Sequence[Message], failed: frozenset[str] | None) -> list[CompletedCall]:
@@ -261,18 +252,14 @@ def _read_completed_calls(messages: Sequence[Message], failed: frozenset[str] | 
     for call in (call for message in messages for call in message.get("tool_calls") or ()):
         function, result = call.get("function") or {}, results.get(call.get("id"))
         if result is not None:
-            arguments = parse_json(function.get("arguments") or "{}")
+            arguments, output = parse_json(function.get("arguments") or "{}"), parse_json(result)
             arguments = arguments if isinstance(arguments, dict) else {}
             is_failed = call.get("id") in failed if failed is not None else bool(_FAILURE_BEGINNING.match(result))
-            is_failed = is_failed or _reports_failure(parse_json(result))
+            if isinstance(output, dict):
+                says_error = bool(output.get("error")) or output.get("isError") is True
+                is_failed = is_failed or says_error or output.get("success") is False
             completed.append(CompletedCall(str(function.get("name")), arguments, result, is_failed))
     return completed
-
-
-def _reports_failure(value: Any) -> bool:
-    return isinstance(value, dict) and bool(
-        value.get("error") or value.get("success") is False or value.get("isError") is True
-    )
 
 
 _MIN_CONFIDENCE_IF_REQUIRED = 0.2
@@ -297,11 +284,11 @@ class OfflineModel:
     async def generate(self, request: ModelRequest | str, on_text: TextSink | None = None) -> ModelReply:
         """Return the next calls for the last question of the conversation, or the results of the calls made for it."""
         request = ModelRequest.of(request)
-        conversation = read_conversation(request)
+        question, completed = read_conversation(request)
         tools = self._tools.get(request.tools)
         if request.answer_schema is not None:
-            return _text_reply(answer_by_schema(request.answer_schema, conversation.question, tools), on_text)
-        turn = _OfflineTurn(tools, conversation, is_required=request.tool_choice == "required")
+            return _text_reply(answer_by_schema(request.answer_schema, question, tools), on_text)
+        turn = _OfflineTurn(tools, question, completed, is_required=request.tool_choice == "required")
         if request.tool_choice != "none":
             turn.process_question()
         turn.report_remaining()
@@ -321,14 +308,14 @@ def _text_reply(text: str, on_text: TextSink | None, finish_reason: FinishReason
 class _OfflineTurn:
     """The calls to make now, and the text if there are none."""
 
-    def __init__(self, tools: OfferedTools, conversation: ParsedConversation, *, is_required: bool) -> None:
-        self._tools = tools
-        self._conversation = conversation
+    def __init__(
+        self, tools: OfferedTools, question: str, completed: list[CompletedCall], *, is_required: bool
+    ) -> None:
+        self._tools, self._question, self._unreported = tools, question, completed
         self._required_tool = next(iter(tools.by_name.values())) if is_required and len(tools.by_name) == 1 else None
         min_confidence = _MIN_CONFIDENCE_IF_REQUIRED if is_required else MIN_CONFIDENCE
         self._choose = cache(partial(choose_tool, tools, min_confidence=min_confidence))
-        self._unreported = list(conversation.calls)
-        self._language = detect_language(conversation.question)
+        self._language = detect_language(question)
         self._messages = OFFLINE_MODEL[self._language]
         self._last_result: str | None = None
         self._skipped_steps: list[str] = []
@@ -337,7 +324,7 @@ class _OfflineTurn:
 
     def process_question(self) -> None:
         """Make the calls of the question, or report those that are completed, step by step."""
-        for index, step in enumerate(split_steps(self._conversation.question, self._is_request)):
+        for index, step in enumerate(split_steps(self._question, self._is_request)):
             text = step
             if index and refers_to_result(step):
                 if self.calls:
@@ -349,19 +336,14 @@ class _OfflineTurn:
                 if len(self._last_result) > _MAX_REPEATED_LENGTH or "\n" in self._last_result:
                     self.lines.pop()  # a text that is only needed for this step
             choice = self._choose(text) if not asks_for_nothing(step) else None
-            choice = choice or self._fill_required_tool(text)
+            if choice is None and (tool := self._required_tool) is not None:
+                # It must be called: it is if the text has its arguments, whatever the other words are.
+                required = ChosenTool(tool=tool, filled=fill_parameters(tool, text), confidence=0.0)
+                choice = required if required.is_ready and any(required.filled.calls) else None
             if choice is None:
                 self._skipped_steps.append(step)
             else:
                 self._call_or_report(choice)
-
-    def _fill_required_tool(self, text: str) -> ChosenTool | None:
-        """Return the only tool, if it must be called and the text has its arguments, whatever the other words are."""
-        if self._required_tool is None:
-            return None
-        filled = fill_parameters(self._required_tool, text)
-        choice = ChosenTool(tool=self._required_tool, filled=filled, confidence=0.0)
-        return choice if choice.is_ready and any(choice.filled.calls) else None
 
     def report_remaining(self) -> None:
         """Report results that belong to no step, and steps that could not be done."""
@@ -376,8 +358,8 @@ class _OfflineTurn:
     @property
     def refusal(self) -> str:
         """Return what is said if there is nothing to call and nothing to report."""
-        question = shorten(single_line(self._conversation.question), _MAX_REPEATED_LENGTH)
-        tool = find_possible_tool(self._tools, self._conversation.question)
+        question = shorten(single_line(self._question), _MAX_REPEATED_LENGTH)
+        tool = find_possible_tool(self._tools, self._question)
         key = "no_question" if not question else "possible_tool" if tool is not None else "no_tool"
         return self._messages[key].format(step=question, tool=tool.display_name if tool is not None else "")
 
@@ -392,19 +374,14 @@ class _OfflineTurn:
             self.lines.append(text)
             return
         for arguments in choice.filled.calls:
-            completed = self._take_completed(choice.tool, arguments)
-            if completed is None:
+            # The arguments of a call that was made may differ: a person edited them, or time has passed.
+            same_tool = [call for call in self._unreported if call.name == choice.tool.name]
+            same = next((call for call in same_tool if call.arguments == arguments), next(iter(same_tool), None))
+            if same is None:
                 self.calls.append(ToolCall(name=choice.tool.name, arguments=arguments))
             else:
-                self._report_result(completed, choice)
-
-    def _take_completed(self, tool: OfferedTool, arguments: dict[str, Any]) -> CompletedCall | None:
-        """Return the call as it was made; its arguments may differ because a person edited them, or time has passed."""
-        same_tool = [call for call in self._unreported if call.name == tool.name]
-        call = next((call for call in same_tool if call.arguments == arguments), same_tool[0] if same_tool else None)
-        if call is not None:
-            self._unreported.remove(call)
-        return call
+                self._unreported.remove(same)
+                self._report_result(same, choice)
 
     def _report_result(self, call: CompletedCall, choice: ChosenTool | None = None) -> None:
         expression = choice.filled.expression if choice is not None and len(choice.filled.calls) == 1 else None

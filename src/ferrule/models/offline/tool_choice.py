@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 from ferrule.catalog.tags import DEFAULT_TABLE
 from ferrule.core.patterns import lazy_pattern
-from ferrule.models.offline.argument_filling import FilledTool, fill_from_phrase, fill_parameters
+from ferrule.models.offline.argument_filling import FilledTool, fill_parameters
 from ferrule.models.offline.expressions import find_expression
 from ferrule.models.offline.tools import OfferedTool, OfferedTools
-from ferrule.models.offline.values import MASK, Sentence
-from ferrule.models.offline.vocabulary import (
-    find_chinese_runs,
+from ferrule.models.offline.values import (
+    CHINESE_RUN,
+    MASK,
+    Sentence,
     remove_generic_chinese,
     replace_question_words,
     significant_terms,
@@ -52,8 +53,6 @@ _DATA_QUERY_TERMS = frozenset({"sql", "data", "file"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenTool:
-    """A tool for a step, and its arguments."""
-
     tool: OfferedTool
     filled: FilledTool
     confidence: float
@@ -94,7 +93,9 @@ def _match_phrase(tools: OfferedTools, text: str) -> ChosenTool | None:
             quotes = Sentence(whole).quotes
             is_quoted = len(quotes) == 1 and quotes[0].end - quotes[0].start == len(whole)
             arguments["text"] = quotes[0].value if is_quoted else whole
-        filled = fill_from_phrase(tool, text, arguments)
+        filled = FilledTool(tool, text)
+        filled.arguments = arguments
+        filled.fill_answer_language()
         choice = ChosenTool(tool=tool, filled=filled, confidence=1.0, answer_key=key)
         if choice.is_ready and arguments.keys() <= {parameter.name for parameter in tool.parameters}:
             return choice
@@ -127,7 +128,7 @@ def _rank_tools(tools: OfferedTools, text: str) -> list[ChosenTool]:
 
 
 def _compute_confidence(tool: OfferedTool, filled: FilledTool) -> float:
-    rest = filled.rest.replace(MASK, " ")
+    rest = filled.sentence.rest.replace(MASK, " ")
     english, chinese = _compare_english(tool, rest), _compare_chinese(tool, rest)
     matching, count = english.matching + chinese.matching, english.count + chinese.count
     matched = english.terms | chinese.terms
@@ -199,7 +200,7 @@ def _compare_chinese(tool: OfferedTool, text: str) -> _WordComparison:
     """Count pairs of characters, because Chinese has no spaces between words."""
     matching = count = 0.0
     matched: set[str] = set()
-    for run in find_chinese_runs(text):
+    for run in CHINESE_RUN.findall(text):
         words = [word for word in tool.chinese_words if word in run]
         matched.update(tool.chinese_words[word] for word in words)
         # Words may overlap: 火车票 contains 火车 and 车票.

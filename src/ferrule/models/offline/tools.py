@@ -16,14 +16,14 @@ from typing import Any
 from ferrule.catalog.search import SearchIndex
 from ferrule.catalog.search.terms import extract_terms, read_translations
 from ferrule.catalog.tags import DEFAULT_TABLE, extract_tags
-from ferrule.core.json_schema import allowed_types, list_branches, properties_of, resolve_schema
+from ferrule.core.json_schema import allowed_types, list_branches, properties_of, required_names, resolve_schema
 from ferrule.core.messages import Schema
 from ferrule.core.names import decode_model_name
 from ferrule.core.patterns import lazy_pattern
 from ferrule.core.schema_limits import BoundedValidator
 from ferrule.core.spec import JsonSchema, Tool, ToolCapability, ToolSpec
 from ferrule.errors import SpecError
-from ferrule.models.offline.vocabulary import significant_terms
+from ferrule.models.offline.values import significant_terms
 from ferrule.texts.language import begins_with_cjk
 
 _MAX_CACHED_LISTS = 4
@@ -86,8 +86,6 @@ QUERY_WORDS = frozenset("query q keyword keywords search term terms question phr
 
 @dataclass(frozen=True, kw_only=True)
 class OfferedParameter:
-    """One parameter of a tool."""
-
     name: str
     schema: JsonSchema
     root: JsonSchema
@@ -112,15 +110,6 @@ class OfferedParameter:
     @cached_property
     def _validator(self) -> Any:
         return _build_validator(self.schema)
-
-
-def _read_parameters(schema: JsonSchema) -> list[OfferedParameter]:
-    """Return the parameters of a function schema, required ones first."""
-    root = resolve_schema(schema, schema)
-    required = root.get("required")
-    names = required if isinstance(required, list) else []
-    parameters = [_read_parameter(name, inner, schema, name in names) for name, inner in properties_of(root).items()]
-    return sorted(parameters, key=lambda parameter: not parameter.is_required)
 
 
 def _read_parameter(name: str, schema: Any, root: JsonSchema, is_required: bool) -> OfferedParameter:
@@ -153,14 +142,11 @@ def _derive_kind(name: str, schema: Mapping[str, Any]) -> str:
     format = schema.get("format")
     if isinstance(format, str) and format in _KIND_BY_FORMAT:
         return _KIND_BY_FORMAT[format]
-    return _derive_text_kind(name, str(schema.get("description") or ""), schema)
-
-
-def _derive_text_kind(name: str, description: str, schema: Mapping[str, Any]) -> str:
+    description = str(schema.get("description") or "")
     by_description = next((kind for pattern, kind in _KIND_BY_DESCRIPTION if pattern.search(description)), None)
     by_name = next((kind for pattern, kind in _KIND_BY_NAME if pattern.search(name)), None)
-    if by_name not in (None, "id"):
-        return str(by_name)
+    if by_name is not None and by_name != "id":
+        return by_name
     if isinstance(schema.get("pattern"), str) and by_description is None:
         return "pattern"
     if {*name.split()} & QUERY_WORDS and by_description == "date":
@@ -178,8 +164,6 @@ def _build_validator(schema: JsonSchema) -> Callable[[Any], bool] | None:
 
 @dataclass(frozen=True, eq=False)
 class OfferedTool:
-    """One tool of a request."""
-
     name: str
     description: str
     schema: dict[str, Any]
@@ -204,7 +188,13 @@ class OfferedTool:
 
     @cached_property
     def parameters(self) -> list[OfferedParameter]:
-        return _read_parameters(self.schema)
+        """Return the parameters, required ones first."""
+        root = resolve_schema(self.schema, self.schema)
+        required = required_names(root)
+        parameters = [
+            _read_parameter(name, inner, self.schema, name in required) for name, inner in properties_of(root).items()
+        ]
+        return sorted(parameters, key=lambda parameter: not parameter.is_required)
 
     def takes(self, kind: str) -> bool:
         """Return whether it has a parameter of a kind."""
@@ -245,8 +235,6 @@ class OfferedTool:
 
 
 class OfferedTools:
-    """All tools of a request."""
-
     def __init__(self, schemas: Sequence[Schema]) -> None:
         self.by_name: dict[str, OfferedTool] = {}
         self._index = SearchIndex()
