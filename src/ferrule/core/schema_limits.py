@@ -145,6 +145,11 @@ def estimate_cost(schema: JsonSchema) -> SchemaCost:
         subschemas, _ = (1, None) if is_simple else _CostEstimate(parts, _reading_cost).compute()
     except RecursionError:
         raise SpecError("the schema is too costly to check: a reference leads to too many others") from None
+    required = 0
+    for part in parts:
+        dependent = part.get("dependentRequired")
+        names = [part.get("required"), *(dependent.values() if isinstance(dependent, dict) else ())]
+        required += sum(len(each) for each in names if isinstance(each, list))
     states: dict[str, int] = {}
     if references and total:  # a reference may be to any part of the schema
         total = min(total * (1 + references), MAX_PATTERN_STEPS)
@@ -153,7 +158,7 @@ def estimate_cost(schema: JsonSchema) -> SchemaCost:
     return SchemaCost(
         checks=checks,
         subschemas=subschemas,
-        required=sum(map(_count_required_names, parts)),
+        required=required,
         max_depth=max_depth,
         states=states,
         other_states=total - sum(states.values()),
@@ -212,12 +217,6 @@ def _list_parts(schema: Any) -> list[JsonSchema]:
 
 def _count_pattern_states(parts: Iterable[JsonSchema]) -> int:
     return min(sum(count_states(pattern) for part in parts for pattern in _patterns_of(part)), MAX_PATTERN_STEPS)
-
-
-def _count_required_names(schema: JsonSchema) -> int:
-    dependent = schema.get("dependentRequired")
-    names = [schema.get("required"), *(dependent.values() if isinstance(dependent, dict) else ())]
-    return sum(len(each) for each in names if isinstance(each, list))
 
 
 def _patterns_of(schema: JsonSchema) -> list[str]:
