@@ -100,7 +100,6 @@ class FleetLimits:
         """Whether this process keeps only one slot of a bucket while calls of others wait for slots of it."""
 
     def add_bucket(self, name: str, limit: int | None, rate: LeasedRate | None) -> None:
-        """Lease slots and starts of a bucket."""
         if limit is not None:
             self._limits[name], self._slots[name] = limit, _LeasedSlots()
         if rate is not None:
