@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
@@ -125,7 +126,8 @@ class SchemaCost:
     def permits_explanation(self, value: Any) -> bool:
         """Return whether all errors can be collected: each has a copy of the part of the value that it is about."""
         checks = self.subschemas * count_values(value)
-        missing = self.required * _count_objects(value) if self.required else 0  # each may lack all names
+        parts = islice(_iterate_values(value), MAX_EXPLAINED_CHECKS if self.required else 0)
+        missing = self.required * sum(isinstance(part, dict) for part in parts)  # each may lack all names
         characters = (checks + missing) * _count_characters(value)
         return max(checks, missing) <= MAX_EXPLAINED_CHECKS and characters <= MAX_EXPLAINED_CHARACTERS
 
@@ -267,32 +269,28 @@ def _count_characters(value: Any) -> int:
 
 def count_values(value: Any) -> int:
     """Return how many values there are in a JSON value. Very long numbers count as many."""
-    count, pending = 0, [value]
-    while pending and count <= MAX_CHECKS:  # more are too many for any schema; the value may contain itself
-        part = pending.pop()
+    count = 0
+    for part in _iterate_values(value):
         count += 1
-        if isinstance(part, dict):
-            pending += part.values()
-        elif isinstance(part, list):
-            pending += part
-        elif isinstance(part, int):  # comparing one takes as long as the square of its digits
+        if isinstance(part, int):  # comparing one takes as long as the square of its digits
             count += part.bit_length() ** 2 // 10_000
         elif isinstance(part, float) and abs(part) > _LONG_FLOAT:
             count += 400
+        if count > MAX_CHECKS:  # too many for any schema
+            break
     return count
 
 
-def _count_objects(value: Any) -> int:
-    """Count the objects in a JSON value that has few values."""
-    count, pending = 0, [value]
-    while pending and count <= MAX_EXPLAINED_CHECKS:
+def _iterate_values(value: Any) -> Iterator[Any]:
+    """Yield a JSON value and all values in it; without end, if it contains itself."""
+    pending = [value]
+    while pending:
         part = pending.pop()
+        yield part
         if isinstance(part, dict):
-            count += 1
             pending += part.values()
         elif isinstance(part, list):
             pending += part
-    return count
 
 
 @dataclass(slots=True)
