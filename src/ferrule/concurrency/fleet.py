@@ -100,7 +100,6 @@ class FleetLimits:
         """Whether this process keeps only one slot of a bucket while calls of others wait for slots of it."""
 
     def add_bucket(self, name: str, limit: int | None, rate: LeasedRate | None) -> None:
-        """Lease slots and starts of a bucket."""
         if limit is not None:
             self._limits[name], self._slots[name] = limit, _LeasedSlots()
         if rate is not None:
@@ -204,8 +203,8 @@ class FleetLimits:
         assert self._renew_leases is not None, "it was started"
         self._stop_expired()
         sent_at = now = self._clock()
-        wanted_slots = {name: wish for name in self._slots if (wish := self._request_slots(name, now)) is not None}
-        wanted_starts = {name: rate for name in self._rates if (rate := self._request_starts(name, now)) is not None}
+        wanted_slots = {name: slot for name in self._slots if (slot := self._request_slots(name, now)) is not None}
+        wanted_starts = {name: start for name in self._rates if (start := self._request_starts(name, now)) is not None}
         if not wanted_slots and not wanted_starts:
             return
         seconds = self._config.lease_seconds

@@ -45,29 +45,21 @@ MIN_LEASE_WAIT: Final = 0.05
 """How long a call waits at least when this process has no starts left: the database has to be asked for more."""
 
 
+@dataclass(slots=True, eq=False)
 class Slot:
     """Permission to run one call: `acquire` gives it, `release` or `release_and_wait` takes it back."""
-
-    __slots__ = ("acquired_at", "bucket", "futures", "nested", "outer", "rank", "state")
 
     bucket: Bucket
     outer: Slot | None
     """The slot of the call that made this one, until this one ends."""
-    state: SlotState
-    acquired_at: float
-    nested: int
+    state: SlotState = WAITING
+    acquired_at: float = 0.0
+    nested: int = 0
     """Calls made by this one that wait or run now."""
-    rank: tuple[float, int]
+    rank: tuple[float, int] = (0.0, 0)
     """The position in the queue; the smaller starts first."""
-    futures: list[asyncio.Future[str]] | None
+    futures: list[asyncio.Future[str]] | None = None
     """What the tasks of `wait_for_change` wait for."""
-
-    def __init__(self, bucket: Bucket, outer: Slot | None) -> None:
-        self.bucket = bucket
-        self.outer = outer
-        self.state = WAITING
-        self.nested = 0
-        self.futures = None
 
     async def wait_for_change(self) -> str:
         """Wait until the state changes; returns the reason if the call was rejected, else an empty text."""
@@ -347,8 +339,6 @@ class CallRate:
     start N calls in one burst; the next call then starts 60 seconds after the first of them did.
     """
 
-    __slots__ = ("limit", "starts")
-
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.starts: deque[float] = deque()
@@ -417,8 +407,6 @@ class AdaptiveLimit:
     Without a fleet each report changes the limit here. With a fleet, reports are collected for the next renewal of the
     leases: the store has the limit, and all processes change it together.
     """
-
-    __slots__ = ("_load", "_state", "max_latency", "maximum")
 
     def __init__(self, maximum: int, minimum: int, max_latency: float) -> None:
         self.maximum, self.max_latency = maximum, max_latency

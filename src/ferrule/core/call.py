@@ -95,7 +95,6 @@ class ToolExecutionContext(Generic[DepsT]):
         return cls(caller_id=node_id, caller_type=CALLER_WORKFLOW_NODE, workflow_id=workflow_id, **kwargs)
 
     def progress(self, fraction: float | None = None, message: str = "", data: Any = None) -> None:
-        """Report how far the running call is."""
         report_progress(fraction, message, data)
 
     async def call_tool(

@@ -153,8 +153,6 @@ class Decision:
 
 
 class CallPolicy(Protocol):
-    """Decides about calls."""
-
     def decide(
         self, principal: Principal, tool: Tool, capability: ToolCapability, arguments: Mapping[str, Any] | None, /
     ) -> Decision:

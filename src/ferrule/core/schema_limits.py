@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
@@ -125,7 +126,8 @@ class SchemaCost:
     def permits_explanation(self, value: Any) -> bool:
         """Return whether all errors can be collected: each has a copy of the part of the value that it is about."""
         checks = self.subschemas * count_values(value)
-        missing = self.required * _count_objects(value) if self.required else 0  # each may lack all names
+        parts = islice(_iterate_values(value), MAX_EXPLAINED_CHECKS if self.required else 0)
+        missing = self.required * sum(isinstance(part, dict) for part in parts)  # each may lack all names
         characters = (checks + missing) * _count_characters(value)
         return max(checks, missing) <= MAX_EXPLAINED_CHECKS and characters <= MAX_EXPLAINED_CHARACTERS
 
@@ -145,6 +147,11 @@ def estimate_cost(schema: JsonSchema) -> SchemaCost:
         subschemas, _ = (1, None) if is_simple else _CostEstimate(parts, _reading_cost).compute()
     except RecursionError:
         raise SpecError("the schema is too costly to check: a reference leads to too many others") from None
+    required = 0
+    for part in parts:
+        dependent = part.get("dependentRequired")
+        names = [part.get("required"), *(dependent.values() if isinstance(dependent, dict) else ())]
+        required += sum(len(each) for each in names if isinstance(each, list))
     states: dict[str, int] = {}
     if references and total:  # a reference may be to any part of the schema
         total = min(total * (1 + references), MAX_PATTERN_STEPS)
@@ -153,7 +160,7 @@ def estimate_cost(schema: JsonSchema) -> SchemaCost:
     return SchemaCost(
         checks=checks,
         subschemas=subschemas,
-        required=sum(map(_count_required_names, parts)),
+        required=required,
         max_depth=max_depth,
         states=states,
         other_states=total - sum(states.values()),
@@ -214,12 +221,6 @@ def _count_pattern_states(parts: Iterable[JsonSchema]) -> int:
     return min(sum(count_states(pattern) for part in parts for pattern in _patterns_of(part)), MAX_PATTERN_STEPS)
 
 
-def _count_required_names(schema: JsonSchema) -> int:
-    dependent = schema.get("dependentRequired")
-    names = [schema.get("required"), *(dependent.values() if isinstance(dependent, dict) else ())]
-    return sum(len(each) for each in names if isinstance(each, list))
-
-
 def _patterns_of(schema: JsonSchema) -> list[str]:
     names = schema.get("patternProperties")
     patterns = [schema.get("pattern"), *(names if isinstance(names, dict) else ())]
@@ -268,32 +269,28 @@ def _count_characters(value: Any) -> int:
 
 def count_values(value: Any) -> int:
     """Return how many values there are in a JSON value. Very long numbers count as many."""
-    count, pending = 0, [value]
-    while pending and count <= MAX_CHECKS:  # more are too many for any schema; the value may contain itself
-        part = pending.pop()
+    count = 0
+    for part in _iterate_values(value):
         count += 1
-        if isinstance(part, dict):
-            pending += part.values()
-        elif isinstance(part, list):
-            pending += part
-        elif isinstance(part, int):  # comparing one takes as long as the square of its digits
+        if isinstance(part, int):  # comparing one takes as long as the square of its digits
             count += part.bit_length() ** 2 // 10_000
         elif isinstance(part, float) and abs(part) > _LONG_FLOAT:
             count += 400
+        if count > MAX_CHECKS:  # too many for any schema
+            break
     return count
 
 
-def _count_objects(value: Any) -> int:
-    """Count the objects in a JSON value that has few values."""
-    count, pending = 0, [value]
-    while pending and count <= MAX_EXPLAINED_CHECKS:
+def _iterate_values(value: Any) -> Iterator[Any]:
+    """Yield a JSON value and all values in it; without end, if it contains itself."""
+    pending = [value]
+    while pending:
         part = pending.pop()
+        yield part
         if isinstance(part, dict):
-            count += 1
             pending += part.values()
         elif isinstance(part, list):
             pending += part
-    return count
 
 
 @dataclass(slots=True)

@@ -192,7 +192,6 @@ class RunningCall:
         self.arrived_at = time.time()
 
     def add_metadata(self, **metadata: Any) -> None:
-        """Add to the metadata of the result."""
         if self.metadata is None:
             self.metadata = metadata
         else:

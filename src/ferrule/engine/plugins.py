@@ -41,10 +41,6 @@ DISTRIBUTION = "ferrule"
 logger = logging.getLogger("ferrule.engine")
 
 
-def _default_section(name: str, config_type: type[T]) -> T:
-    return config_type()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginContext:
     """What a plugin can use to set up its tools."""
@@ -64,7 +60,7 @@ class PluginContext:
     """Patterns of further paths that cannot be read either; None: the default ones."""
     default_model: str | None = None
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
-    read_section: Callable[[str, type[Any]], Any] = _default_section
+    read_section: Callable[[str, type[Any]], Any] = lambda name, config_type: config_type()
 
     def config(self, name: str, config_type: type[T]) -> T:
         """Return the section `[tools.NAME]` of `ferrule.toml` as a config. Raises SetupError for mistakes."""

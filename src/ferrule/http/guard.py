@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
 from ferrule.concurrency.semaphore import ThreadsafeSemaphore
@@ -45,10 +45,8 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 MAX_HOST_LENGTH = 253
 
 
-class Resolver(Protocol):
-    """Finds the addresses of a name; raises OSError when it has none."""
-
-    async def __call__(self, host: str, port: int, /) -> Sequence[str]: ...
+Resolver: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Finds the addresses of a name, for a port. Raises OSError when the name has none."""
 
 
 async def system_resolver(host: str, port: int, /) -> list[str]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule.core.schema.docstrings import Docstring, parse_docstring
+from ferrule.core.schema.signature import Docstring, parse_docstring
 
 GOOGLE = """Find things.
 

@@ -18,7 +18,7 @@ ROLE_KEYWORD: Final = "x-ferrule-role"
 """The keyword of a schema with the role of a parameter; models are not shown it."""
 
 
-class _Marker:
+class _ParameterMarker:
     """Adds keywords to the schema of the parameter or field that is annotated with it."""
 
     keywords: ClassVar[JsonSchema]
@@ -29,13 +29,13 @@ class _Marker:
         return {**handler(core_schema), **cls.keywords}
 
 
-class Secret(_Marker):
+class Secret(_ParameterMarker):
     """Marks a parameter whose values must never be recorded or shown: `token: Annotated[str, Secret]`."""
 
     keywords = {"writeOnly": True}
 
 
-class Target(_Marker):
+class Target(_ParameterMarker):
     """Marks a parameter that says whom, where or which: `to: Annotated[str, Target()]`."""
 
     keywords = {ROLE_KEYWORD: "target"}
@@ -178,7 +178,7 @@ def _metadata_to_keywords(metadata: Any, json_type: str) -> JsonSchema | None:
     if isinstance(metadata, str):
         return {"description": metadata}
     marker = metadata if isinstance(metadata, type) else type(metadata)
-    if issubclass(marker, _Marker):
+    if issubclass(marker, _ParameterMarker):
         return marker.keywords
     if isinstance(getattr(metadata, "documentation", None), str):
         return {"description": metadata.documentation}

@@ -15,8 +15,7 @@ from types import MethodType
 from typing import Any, NoReturn, Unpack
 
 from ferrule.core.schema import FunctionSignature, read_function
-from ferrule.core.schema.docstrings import parse_docstring
-from ferrule.core.schema.signature import is_callable_object, unwrap_callable
+from ferrule.core.schema.signature import is_callable_object, parse_docstring, unwrap_callable
 from ferrule.core.spec import FunctionToolSpec, MCPServerSpec, Tool, ToolCapability, ToolCategory, ToolSpec
 from ferrule.errors import CallError, SpecError
 from ferrule.kinds.frameworks.foreign_tool import ForeignTool
