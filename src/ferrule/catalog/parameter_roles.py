@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, TypeAlias
 
-from ferrule.catalog.effects import split_name
+from ferrule.catalog.tags import split_name
 from ferrule.core.json_schema import properties_of
 from ferrule.core.schema.hints import ROLE_KEYWORD
 from ferrule.core.spec import ToolCapability, ToolSpec, ToolType
