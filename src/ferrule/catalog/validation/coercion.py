@@ -11,9 +11,8 @@ import copy
 import json
 import math
 import re
-from collections.abc import Callable
 from decimal import Decimal
-from typing import Any, TypeAlias
+from typing import Any
 
 from ferrule.core.json_schema import (
     MAX_REFERENCES,
@@ -34,11 +33,18 @@ def coerce(value: Any, schema: Any, root: JsonSchema) -> Any:
     schema = resolve_schema(schema, root)
     options = list_branches(schema, root)
     real = [option for option in options if allowed_types(option) != ["null"]]
-    if len(real) != 1:
-        return _coerce_union(value, options)
+    if len(real) != 1:  # a text is parsed for a union without texts, if only one of its types fits
+        types = [t for option in options for t in allowed_types(option)]
+        if not isinstance(value, str) or "string" in types or any(not allowed_types(o) for o in options):
+            return value
+        return _parse_as_only_type(value, types)
     option = real[0]
     value = _coerce_type(value, allowed_types(option))
-    value = _coerce_enum(value, option.get("enum"))
+    enum = option.get("enum")
+    if isinstance(value, str) and isinstance(enum, list) and value not in enum:
+        folded = value.strip().casefold()
+        same = [member for member in enum if isinstance(member, str) and member.casefold() == folded]
+        return same[0] if len(same) == 1 else value
     if isinstance(value, dict):
         return _coerce_object(value, option, root)
     if isinstance(value, list) and isinstance(option.get("items"), dict):
@@ -80,13 +86,8 @@ def _coerce_type(value: Any, types: list[str]) -> Any:
     return value
 
 
-def convert_whole_floats(value: Any, schema: Any, root: JsonSchema) -> Any:
-    """Convert 5.0 to 5 wherever the schema requires an integer."""
-    return _WholeFloats(root).convert(value, schema)
-
-
-class _WholeFloats:
-    """Converter of values that reads each schema once, however many values follow it."""
+class WholeFloats:
+    """Converts 5.0 to 5 wherever a schema requires an integer; reads each schema once, however many values follow."""
 
     def __init__(self, root: JsonSchema) -> None:
         self._root = root
@@ -115,14 +116,6 @@ class _WholeFloats:
         types = {type_ for option in options for type_ in allowed_types(option)}
         real = [option for option in options if allowed_types(option) != ["null"]]
         return "integer" in types and "number" not in types, real[0] if len(real) == 1 else None
-
-
-def _coerce_union(value: Any, options: list[JsonSchema]) -> Any:
-    """Parse text for a union without text, if only one of its types fits."""
-    types = [t for option in options for t in allowed_types(option)]
-    if not isinstance(value, str) or "string" in types or any(not allowed_types(o) for o in options):
-        return value
-    return _parse_as_only_type(value, types)
 
 
 def _parse_as_only_type(text: str, types: list[str]) -> Any:
@@ -157,35 +150,17 @@ def _parse_as(text: str, type_: str) -> Any:
     return text
 
 
-def _coerce_enum(value: Any, enum: Any) -> Any:
-    if not isinstance(enum, list) or value in enum or not isinstance(value, str):
-        return value
-    folded = value.strip().casefold()
-    same = [member for member in enum if isinstance(member, str) and member.casefold() == folded]
-    return same[0] if len(same) == 1 else value
-
-
 # Defaults, at every depth, without changing the caller's values
-
-Filler: TypeAlias = Callable[[Any], Any]
-
-
-def compile_defaults_filler(schema: JsonSchema, *, only_required: bool = False) -> Filler | None:
-    """Return a function that returns a value with its defaults filled in; None for a schema without defaults.
-
-    `only_required`: those of optional parameters are left out.
-    """
-    return _DefaultsFiller(schema, only_required).fill if _has_default(schema) else None
-
 
 _WITH_PARTS = frozenset({"properties", "items", "anyOf", "oneOf"})
 """Keywords of schemas whose values may have defaults inside."""
 
 
-class _DefaultsFiller:
+class DefaultsFiller:
     """Fills in the defaults of a schema, whose parts it reads when a value needs them: they may contain themselves."""
 
-    def __init__(self, root: JsonSchema, only_required: bool) -> None:
+    def __init__(self, root: JsonSchema, *, only_required: bool) -> None:
+        """With `only_required`, the defaults of optional parameters are left out."""
         self._root, self._only_required = root, only_required
         self._parts: dict[int, tuple[JsonSchema, dict[str, Any], list[str]]] = {}
         """By the id of a schema: the one behind its references and `X | null`, its defaults, and names with more."""
@@ -231,7 +206,7 @@ class _DefaultsFiller:
         return plain, defaults, [name for name, prop in inner.items() if not _WITH_PARTS.isdisjoint(prop)]
 
 
-def _has_default(schema: JsonSchema) -> bool:
+def has_default(schema: JsonSchema) -> bool:
     pending: list[Any] = [schema]
     while pending:
         part = pending.pop()
