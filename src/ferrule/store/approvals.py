@@ -6,7 +6,6 @@ The same transaction records the start of the call: whatever is killed, an appro
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, Final
@@ -110,13 +109,6 @@ def use_approval(
         if is_used:
             database.insert_start(connection, start)
         return is_used
-
-
-def delete_approvals(connection: sa.Connection, before: float) -> int:
-    """Delete requests that were made before a time and are used, refused or have expired; returns how many."""
-    table = get_table("approvals")
-    is_open = table.c.state.in_(OPEN_STATES) & (table.c.expires_at > time.time())
-    return connection.execute(table.delete().where(table.c.created_at < before, ~is_open)).rowcount
 
 
 def _covers(binding: Mapping[str, str], now: float) -> list[sa.ColumnElement[bool]]:

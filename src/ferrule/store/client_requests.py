@@ -14,12 +14,6 @@ from ferrule.store.sql import sa
 from ferrule.store.tables import get_table
 
 
-def delete_requests(connection: sa.Connection, before: float) -> int:
-    """Delete requests that were made before a time, with their responses; returns how many."""
-    table = get_table("requests")
-    return connection.execute(table.delete().where(table.c.created_at < before)).rowcount
-
-
 def claim_request(
     database: StoreDatabase, principal: str, key: str, digest: str, claim_id: str, *, lifetime: float
 ) -> dict[str, Any] | None:
@@ -33,7 +27,7 @@ def claim_request(
     with database.write() as connection:
         now = read_database_clock(connection)
         values = {"principal": principal, "key": key, "digest": digest, "created_at": now, "claim_id": claim_id}
-        delete_requests(connection, now - lifetime)
+        connection.execute(table.delete().where(table.c.created_at < now - lifetime))
         is_first = connection.execute(
             sa.text(
                 "INSERT INTO requests (principal, key, digest, created_at, claim_id) "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -103,13 +103,13 @@ class StoreDatabase:
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
-        with _raise_as_store_error(self._location), self._open_engine().connect() as connection:
+        with self.raise_as_store_error(), self._open_engine().connect() as connection:
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
         with (
-            _raise_as_store_error(self._location),
+            self.raise_as_store_error(),
             self._open_engine().connect() as connection,
             connection.execution_options(ferrule_writes=True).begin(),
         ):
@@ -138,8 +138,33 @@ class StoreDatabase:
         session.autocommit = True
         return session
 
-    def raise_as_store_error(self) -> AbstractContextManager[None]:
-        return _raise_as_store_error(self._location)
+    @contextmanager
+    def raise_as_store_error(self) -> Iterator[None]:
+        import sqlite3
+
+        from sqlalchemy.exc import SQLAlchemyError
+
+        # UnicodeDecodeError: a text of a damaged file, or the message about it, which the driver cannot decode.
+        errors: tuple[type[Exception], ...] = (SQLAlchemyError, sqlite3.Error, UnicodeDecodeError)
+        if self._location.kind == "postgresql":
+            import psycopg
+
+            errors += (psycopg.Error,)
+        try:
+            yield
+        except errors as error:
+            cause, name = getattr(error, "orig", None) or error, self._location.display_name
+            reason, state = hide_password(str(cause)).strip(), getattr(cause, "sqlstate", None)
+            if self._location.kind != "postgresql":
+                failure = StoreError(f"the store failed: {reason}")
+                failure.add_note(name)
+            else:  # whose messages name hosts, users and values
+                text = "the database cannot be reached"
+                if state is not None:
+                    text = f"{type(cause).__name__}, SQLSTATE {state}"
+                failure = StoreError(f"the store failed: {text}")
+                failure.add_note(f"{name}: {reason}")
+            raise failure from error
 
     def insert_journal_lines(self, lines: Sequence[bytes], owner: str, *, is_abandoned: bool = False) -> int:
         """Insert lines into the tables; returns how many the database rejected because of their content.
@@ -161,22 +186,19 @@ class StoreDatabase:
             with self.write() as connection:
                 for rows, statement, values in inserts:
                     inserted = _execute_with_lines(connection, statement, rows, values).rowcount
-                    if statement is self._insert_entries and inserted < len(rows):
-                        self._log_late_entries(connection, rows, owner)
+                    if "replaced_after" in values and "owner" in values and inserted < len(rows):
+                        statement = late_streams_statement(connection.dialect)
+                        for (stream,) in _execute_with_lines(connection, statement, rows, {"owner": owner}):
+                            logger.warning(
+                                "stream=<%s> | entries came too late and are discarded: another process has had its "
+                                "lock since",
+                                stream,
+                            )
             return 0
         except StoreError as error:
             if not _is_content_error(error.__cause__):
                 raise
         return sum(self._insert_lines(*insert) for insert in inserts)
-
-    def _log_late_entries(self, connection: sa.Connection, lines: list[bytes], owner: str) -> None:
-        if self._location.kind != "postgresql":  # where such lines are older than what is there
-            return
-        statement = late_streams_statement(connection.dialect)
-        for (stream,) in _execute_with_lines(connection, statement, lines, {"owner": owner}):
-            logger.warning(
-                "stream=<%s> | entries came too late and are discarded: another process has had its lock since", stream
-            )
 
     def insert_start(self, connection: sa.Connection, start: CallStart) -> None:
         """Record the start of a call in the transaction of a connection; a call that has ended stays as it is."""
@@ -283,48 +305,16 @@ def _insert_calls_statement(dialect: sa.Dialect, replaces_if: str) -> str:
     calls = get_table("tool_calls")
     columns = [column for column in calls.columns if column.name != "owner"]
     names = [column.name for column in columns]
-    values = [_column_value(number, column, dialect) for number, column in enumerate(columns)]
+    values = [f"CAST(line.value->>{number} AS {c.type.compile(dialect)})" for number, c in enumerate(columns)]
+    for name in JSON_COLUMNS:
+        values[names.index(name)] = f"line.value->{names.index(name)}"
+    values[names.index("status")] = f"COALESCE(line.value->>{names.index('status')}, 'running')"
     changes = [f"{name} = excluded.{name}" for name in names if name != "record_id"]
     return (
         f"INSERT INTO {calls.name} ({', '.join(names)}, owner) SELECT {', '.join(values)}, :owner "
         f"FROM {json_lines_sql(dialect)} "
         f"WHERE true ON CONFLICT (record_id) DO UPDATE SET {', '.join(changes)} WHERE {replaces_if}"
     )
-
-
-def _column_value(number: int, column: sa.Column[Any], dialect: sa.Dialect) -> str:
-    if column.name in JSON_COLUMNS:
-        return f"line.value->{number}"
-    if column.name == "status":
-        return f"COALESCE(line.value->>{number}, 'running')"
-    return f"CAST(line.value->>{number} AS {column.type.compile(dialect)})"
-
-
-@contextmanager
-def _raise_as_store_error(location: StoreLocation) -> Iterator[None]:
-    import sqlite3
-
-    from sqlalchemy.exc import SQLAlchemyError
-
-    # UnicodeDecodeError: a text of a damaged file, or the message about it, which the driver cannot decode.
-    errors: tuple[type[Exception], ...] = (SQLAlchemyError, sqlite3.Error, UnicodeDecodeError)
-    if location.kind == "postgresql":
-        import psycopg
-
-        errors += (psycopg.Error,)
-    try:
-        yield
-    except errors as error:
-        cause = getattr(error, "orig", None) or error
-        reason, state = hide_password(str(cause)).strip(), getattr(cause, "sqlstate", None)
-        if location.kind != "postgresql":
-            failure = StoreError(f"the store failed: {reason}")
-            failure.add_note(location.display_name)
-        else:  # whose messages name hosts, users and values
-            text = "the database cannot be reached" if state is None else f"{type(cause).__name__}, SQLSTATE {state}"
-            failure = StoreError(f"the store failed: {text}")
-            failure.add_note(f"{location.display_name}: {reason}")
-        raise failure from error
 
 
 def _is_content_error(error: BaseException | None) -> bool:

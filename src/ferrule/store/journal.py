@@ -371,7 +371,12 @@ class JournalSegment:
     def _select_intact(self, lines: list[bytes]) -> list[bytes]:
         """Return the complete, undamaged lines without their checksums."""
         without_gap = [line for line in lines if b"\0" not in line]
-        intact = [line[CHECKSUM_LENGTH:] for line in without_gap if _has_correct_checksum(line)]
+        # The checksum was computed over the line with its end, which `split` has removed.
+        intact = [
+            line[CHECKSUM_LENGTH:]
+            for line in without_gap
+            if line[:CHECKSUM_LENGTH] == hexlify(_PACK_CHECKSUM(crc32(b"\n", crc32(line[CHECKSUM_LENGTH:]))))
+        ]
         if damaged := len(without_gap) - len(intact):
             self._is_damaged = True
             logger.error("segment=<%s>, lines=<%d> | damaged, not imported; the file is kept", self.path, damaged)
@@ -458,11 +463,6 @@ def _is_locked(path: Path) -> bool:
     finally:
         os.close(fd)
     return False
-
-
-def _has_correct_checksum(line: bytes) -> bool:
-    # The checksum was computed over the line with its end, which `split` has removed.
-    return line[:CHECKSUM_LENGTH] == hexlify(_PACK_CHECKSUM(crc32(b"\n", crc32(line[CHECKSUM_LENGTH:]))))
 
 
 def _parse_header(header: bytes, path: Path) -> str:

@@ -178,7 +178,7 @@ def test_ten_thousand_vectors_that_come_and_go_need_no_more_memory(np: Any):
         vector[position] = 1
         return vector
 
-    table = VectorTable()
+    table: Any = VectorTable()
     for number in range(10_000):
         table.set_row(number, unit(number % DIMENSIONS))
     assert len(table.compare([unit(7)], 0.5, 0.0, 20, [])) == 20
