@@ -86,7 +86,11 @@ class WorkerCall:
             elif isinstance(message, ProgressReport):
                 self._invocation.report(message.progress)
             elif isinstance(message, NestedRequest):
-                self._start_nested(message)
+                context = contextvars.copy_context()
+                context.run(Invocation.current.set, self._invocation)
+                task = asyncio.create_task(self._run_nested(message), context=context)
+                self.nested.add(task)
+                task.add_done_callback(self.nested.discard)
             else:
                 assert isinstance(message, FunctionResult | FunctionError | FunctionNotLoaded)
                 return message
@@ -111,13 +115,6 @@ class WorkerCall:
         if isinstance(reference, NameReference):
             worker.modules[reference.module] = reference.digest
         return message
-
-    def _start_nested(self, request: NestedRequest) -> None:
-        context = contextvars.copy_context()
-        context.run(Invocation.current.set, self._invocation)
-        task = asyncio.create_task(self._run_nested(request), context=context)
-        self.nested.add(task)
-        task.add_done_callback(self.nested.discard)
 
     async def _run_nested(self, request: NestedRequest) -> None:
         try:

@@ -144,7 +144,13 @@ class WorkerPool:
         except BaseException as error:
             worker.kill_call()
             died_while_idle = isinstance(error, EOFError) and worker.idle_since and not call.has_started
-            await finish_despite_cancellation(self._wait_until_gone(worker, call))
+
+            async def wait_until_gone() -> None:
+                await worker.wait_until_gone()
+                self._forget_worker(worker)
+                await cancel_all(call.nested)
+
+            await finish_despite_cancellation(wait_until_gone())
             if died_while_idle:
                 return None
             if isinstance(error, EOFError):
@@ -156,29 +162,22 @@ class WorkerPool:
             raise
         return outcome
 
-    async def _wait_until_gone(self, worker: WorkerProcess, call: WorkerCall) -> None:
-        await worker.wait_until_gone()
-        self._forget_worker(worker)
-        await cancel_all(call.nested)
-
     # Workers
 
     def _take_worker(self, reference: FunctionReference) -> WorkerProcess:
         with self._lock:
             self._calls += 1
-            worker = self._take_idle(reference) or self._start_worker()
+            worker = None
+            while worker is None and self._idle:
+                worker = self._idle.pop()
+                if not worker.channel.is_open() or not _has_right_version(worker, reference):
+                    self._stop_worker(worker)
+                    worker = None
+            worker = worker or self._start_worker()
             if self._calls > 1 and not self._idle and len(self._workers) < self._size:
                 # The next call shall find a warm worker, even if this one is killed.
                 asyncio.get_running_loop().call_soon(self._start_spare)
             return worker
-
-    def _take_idle(self, reference: FunctionReference) -> WorkerProcess | None:
-        while self._idle:
-            worker = self._idle.pop()
-            if worker.channel.is_open() and _has_right_version(worker, reference):
-                return worker
-            self._stop_worker(worker)
-        return None
 
     def _start_worker(self) -> WorkerProcess:
         worker = WorkerProcess(max_message=self._max_result)
@@ -280,20 +279,16 @@ class IsolatedFunction:
 
     async def __call__(self, **params: Any) -> dict[str, Any]:
         """Return the result of the function for keyword arguments; may be called only inside a running tool."""
-        outcome = await self._pool.run(
-            self._get_remote(), replace(current_invocation("an isolated function"), params=params)
-        )
+        if self._remote is None:
+            reference = make_reference(self._function)
+            if isinstance(reference, NotSendable):
+                raise ExecutionFailed(f"{self._function.__name__!r} cannot run in a process: {reference.reason}.")
+            self._remote = self._pool.register(reference, read_function(self._function))
+        invocation = replace(current_invocation("an isolated function"), params=params)
+        outcome = await self._pool.run(self._remote, invocation)
         if isinstance(outcome, FunctionNotLoaded):
             raise ExecutionFailed(f"{self._function.__name__!r} cannot be loaded in a process: {outcome.failure.text}")
         return outcome.data
 
     async def aclose(self) -> None:
         await self._pool.aclose()
-
-    def _get_remote(self) -> RemoteFunction:
-        if self._remote is None:
-            reference = make_reference(self._function)
-            if isinstance(reference, NotSendable):
-                raise ExecutionFailed(f"{self._function.__name__!r} cannot run in a process: {reference.reason}.")
-            self._remote = self._pool.register(reference, read_function(self._function))
-        return self._remote

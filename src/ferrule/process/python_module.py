@@ -66,7 +66,16 @@ def read_version(path: Path) -> ModuleVersion:
     except OSError as error:
         raise LoadError(f"the file cannot be read: {error.strerror or error}", path=path) from None
     absolute = Path(os.path.abspath(path))
-    return ModuleVersion.of(absolute, lambda source: content if source == absolute else _read_sibling(source))
+
+    def read(source: Path) -> bytes | None:
+        if source == absolute:
+            return content
+        try:
+            return source.read_bytes() if find_sibling_module(source, source.stem) else None
+        except OSError:
+            return None  # deleted meanwhile, or not readable: then it does not count
+
+    return ModuleVersion.of(absolute, read)
 
 
 def load_version(version: ModuleVersion) -> ModuleType:
@@ -83,7 +92,11 @@ def load_version(version: ModuleVersion) -> ModuleType:
         except BaseException:
             del sys.modules[version.name]
             raise
-        _drop_old_versions(version.path)
+        file = str(version.path)
+        own_package = [(name, each) for name, each in list(sys.modules.items()) if name.startswith(f"{PACKAGE}.")]
+        versions = [name for name, each in own_package if getattr(each, "__file__", None) == file]
+        for name in versions[:-MAX_VERSIONS]:
+            del sys.modules[name]
         return module
 
 
@@ -103,7 +116,15 @@ def load_or_explain(version: ModuleVersion, *, display_path: Path) -> ModuleType
 def find_sibling_module(path: Path, module: str) -> Path | None:
     """Return the file beside this one that `import module` loads in it; None for a module that is imported normally."""
     sibling = Path(os.path.abspath(path)).with_name(f"{module}.py")
-    return sibling if sibling.is_file() and not _is_importable_elsewhere(sibling) else None
+    if not sibling.is_file():
+        return None
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return sibling
+    # A folder of that name without code has no origin, and does not hide the file.
+    is_elsewhere = spec is not None and spec.origin is not None and Path(os.path.abspath(spec.origin)) != sibling
+    return None if is_elsewhere else sibling
 
 
 def find_module_version(function: Callable[..., Any]) -> ModuleVersion | None:
@@ -172,32 +193,6 @@ def _find_imported_names(source: bytes) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.level <= 1:
             names.update([node.module] if node.module else [alias.name for alias in node.names])
     return {name for name in names if "." not in name}
-
-
-def _read_sibling(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes() if find_sibling_module(path, path.stem) else None
-    except OSError:
-        return None  # deleted meanwhile, or not readable: then it does not count
-
-
-def _is_importable_elsewhere(path: Path) -> bool:
-    try:
-        spec = importlib.util.find_spec(path.stem)
-    except (ImportError, ValueError):
-        return False
-    # A folder of that name without code has no origin, and does not hide the file.
-    return spec is not None and spec.origin is not None and Path(os.path.abspath(spec.origin)) != path
-
-
-def _drop_old_versions(path: Path) -> None:
-    versions = [
-        name
-        for name, module in list(sys.modules.items())
-        if name.startswith(f"{PACKAGE}.") and getattr(module, "__file__", None) == str(path)
-    ]
-    for name in versions[:-MAX_VERSIONS]:
-        del sys.modules[name]
 
 
 def _make_load_error(error: BaseException, version: ModuleVersion, display_path: Path) -> LoadError:

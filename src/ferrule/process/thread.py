@@ -109,7 +109,10 @@ class _ThreadCall:
 
     def _run(self) -> None:
         inside = replace(
-            self._invocation, report=self._report, call_tool=self._call_tool, call_tool_sync=self._call_tool_sync
+            self._invocation,
+            report=partial(self._call_soon, self._forward_report),
+            call_tool=lambda *request: asyncio.wrap_future(self._request(*request)),
+            call_tool_sync=lambda *request: self._request(*request).result(),
         )
         Invocation.current.set(inside)
         outcome: tuple[Any, BaseException | None]
@@ -120,16 +123,8 @@ class _ThreadCall:
         with suppress(SystemExit):  # the caller does not wait any more
             self._call_soon(self._set_outcome, outcome)
 
-    def _report(self, progress: Progress) -> None:
-        self._call_soon(self._forward_report, progress)
-
-    def _call_tool_sync(self, tool_name: str, params: dict[str, Any], action: str | None) -> ToolExecutionResult:
-        return self._request(tool_name, params, action).result()
-
-    def _call_tool(self, tool_name: str, params: dict[str, Any], action: str | None) -> Awaitable[ToolExecutionResult]:
-        return asyncio.wrap_future(self._request(tool_name, params, action))
-
     def _request(self, tool_name: str, params: dict[str, Any], action: str | None) -> Future[ToolExecutionResult]:
+        """Have the event loop call another tool."""
         future: Future[ToolExecutionResult] = Future()
         self._call_soon(self._start_nested, future, partial(self._invocation.call_tool, tool_name, params, action))
         return future
@@ -153,6 +148,9 @@ class _ThreadCall:
             self._invocation.report(progress)
 
     def _start_nested(self, future: Future[ToolExecutionResult], call: NestedCall) -> None:
+        if self._has_ended:  # after the thread asked for it
+            future.cancel()
+            return
         task = self._loop.create_task(self._run_nested(future, call))
         self.nested.add(task)
         task.add_done_callback(self.nested.discard)

@@ -96,7 +96,8 @@ class FunctionWorker:
             value = contextvars.Context().run(self._call_function, call, function, bind)
             output = Output.of(value)
             # `Output.of` has converted the value, except where the tool itself built an Output or parts.
-            data = _to_plain_object(output.data) if output is value or output.parts else output.data
+            data: Any = plain_json(output.data) if output is value or output.parts else output.data
+            data = data if isinstance(data, dict) else {"result": data}
             return encode_message(FunctionResult(call.number, data, tuple(map(_to_plain_part, output.parts))))
         except BaseException as error:
             return encode_message(FunctionError(call.number, encode_error(error)))
@@ -130,10 +131,7 @@ class FunctionWorker:
         if isinstance(arguments, BoundArguments):
             function = partial(function, *arguments.args, **arguments.kwargs)
         else:
-            params = arguments.params
-            variables, deps = _read_variables(arguments.variables), _read_deps(arguments.deps)
-            context = ToolExecutionContext(**arguments.context, variables=variables, deps=deps)
-            context.is_approved = arguments.is_approved
+            params, context = arguments.params, _read_context(arguments)
         invocation = Invocation(
             call_id=call.call_id,
             tool=Tool(spec=ToolSpec(tool_id=call.tool_id), handler="function"),
@@ -149,10 +147,8 @@ class FunctionWorker:
 
     def _report(self, number: int, progress: Progress) -> None:
         if number == self._parent.current_call:
-            fraction = None if progress.fraction is None else float(progress.fraction)
-            data = (
-                _to_plain_part(progress.data) if isinstance(progress.data, _PART_TYPES) else plain_json(progress.data)
-            )
+            fraction, data = None if progress.fraction is None else float(progress.fraction), progress.data
+            data = _to_plain_part(data) if isinstance(data, _PART_TYPES) else plain_json(data)
             plain = Progress(fraction=fraction, message=str(progress.message), data=data, event=str(progress.event))
             self._parent.send(encode_message(ProgressReport(number, plain)))
 
@@ -201,9 +197,12 @@ class ParentConnection:
         """Have the parent call another tool, and wait for the result."""
         if number != self.current_call:
             raise ExecutionFailed("The call that started this thread has ended: it cannot call other tools any more.")
+        plain = plain_json(params)
+        if not isinstance(plain, dict):
+            raise ExecutionFailed("The arguments for another tool must be JSON values: numbers, texts, lists of them.")
         request, future = next(self._request_numbers), Future[NestedReply]()
         action = None if action is None else str(action)
-        message = encode_message(NestedRequest(number, request, str(tool_name), _to_plain_params(params), action))
+        message = encode_message(NestedRequest(number, request, str(tool_name), plain, action))
         self._requests[request] = future
         self.send(message)
         self._read_until(future.done)
@@ -229,26 +228,17 @@ class ParentConnection:
                 self._is_being_read = True
                 self._message_arrived.release()
                 try:
-                    message = self._receive()
+                    header = self._read_exactly(HEADER_SIZE)
+                    payload = self._read_exactly(read_payload_length(header)) if header else b""
+                    message: FunctionCall | NestedReply | None = decode_from_parent(payload) if payload else None
                 finally:
                     self._message_arrived.acquire()
                     self._is_being_read = False
-                self._dispatch(message)
+                if not isinstance(message, NestedReply):
+                    self._calls.append(message)
+                elif (future := self._requests.pop(message.request, None)) and future.set_running_or_notify_cancel():
+                    future.set_result(message)
                 self._message_arrived.notify_all()
-
-    def _dispatch(self, message: FunctionCall | NestedReply | None) -> None:
-        if isinstance(message, NestedReply):
-            future = self._requests.pop(message.request, None)
-            if future is not None and future.set_running_or_notify_cancel():
-                future.set_result(message)
-        else:
-            self._calls.append(message)
-
-    def _receive(self) -> FunctionCall | NestedReply | None:
-        header = self._read_exactly(HEADER_SIZE)
-        payload = self._read_exactly(read_payload_length(header)) if header else b""
-        message: FunctionCall | NestedReply | None = decode_from_parent(payload) if payload else None
-        return message
 
     def _read_exactly(self, size: int) -> bytearray:
         """Return exactly `size` bytes; nothing when the parent sends no more."""
@@ -292,18 +282,6 @@ def _exit_with_parent(parent_pipe: int) -> None:
 # Plain values
 
 
-def _to_plain_object(data: Any) -> dict[str, Any]:
-    plain = plain_json(data)
-    return plain if isinstance(plain, dict) else {"result": plain}
-
-
-def _to_plain_params(params: dict[str, Any]) -> dict[str, Any]:
-    plain = plain_json(params)
-    if not isinstance(plain, dict):
-        raise ExecutionFailed("The arguments for another tool must be JSON values: numbers, texts, lists of them.")
-    return plain
-
-
 def _to_plain_part(part: Content) -> Content:
     """Build the same part from text and bytes only, whatever the tool put into it."""
     part_type = next(each for each in _PART_TYPES if isinstance(part, each))  # not a subclass of the tool
@@ -325,18 +303,17 @@ def _read_arguments(call: FunctionCall) -> CallArguments | BoundArguments:
     return arguments
 
 
-def _read_deps(pickled: bytes) -> Any:
-    try:
-        return pickle.loads(pickled) if pickled else None
-    except Exception as error:
-        return MissingDeps(f"they cannot be read in this worker process ({error})")
-
-
-def _read_variables(pickled: dict[str, bytes]) -> dict[str, Any]:
+def _read_context(arguments: CallArguments) -> ToolExecutionContext:
     variables = {}
-    for name, value in pickled.items():
+    for name, value in arguments.variables.items():
         try:
             variables[name] = pickle.loads(value)
         except Exception as error:
             print(f"ferrule: variable {name!r} cannot be read in this worker process: {error}", file=sys.stderr)
-    return variables
+    try:
+        deps = pickle.loads(arguments.deps) if arguments.deps else None
+    except Exception as error:
+        deps = MissingDeps(f"they cannot be read in this worker process ({error})")
+    context = ToolExecutionContext(**arguments.context, variables=variables, deps=deps)
+    context.is_approved = arguments.is_approved
+    return context
