@@ -302,8 +302,6 @@ def generate_example(schema: JsonSchema) -> JsonSchema | None:
 
 
 class _ExampleMaker:
-    """Makes one value for a schema."""
-
     def __init__(self, root: JsonSchema) -> None:
         self._root = root
         self._steps = _MAX_STEPS

@@ -46,8 +46,6 @@ _CONTEXT_FIELDS = [field.name for field in fields(ToolExecutionContext) if field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteFunction:
-    """A function that can be sent to workers."""
-
     number: int
     reference: FunctionReference
     signature: FunctionSignature | None = None

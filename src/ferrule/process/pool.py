@@ -78,7 +78,6 @@ class WorkerPool:
 
     @property
     def pids(self) -> frozenset[int]:
-        """Return the process ids of all workers."""
         with self._lock:
             return frozenset(worker.pid for worker in self._workers)
 

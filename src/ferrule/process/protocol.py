@@ -51,8 +51,6 @@ class ProcessEnvironment(NamedTuple):
 
 
 class FunctionCall(NamedTuple):
-    """Run a function."""
-
     number: int
     """Of the call; all its messages carry it, so that late ones of an earlier call are recognised."""
     call_id: str
@@ -134,23 +132,17 @@ class NestedRequest(NamedTuple):
 
 
 class ProgressReport(NamedTuple):
-    """The progress of the function."""
-
     number: int
     progress: Progress
 
 
 class FunctionResult(NamedTuple):
-    """The function has returned."""
-
     number: int
     data: dict[str, Any]
     parts: tuple[Content, ...]
 
 
 class FunctionError(NamedTuple):
-    """The function has raised."""
-
     number: int
     failure: EncodedError
 

@@ -60,7 +60,6 @@ _PART_TYPES = (Text, Image, Audio, Resource)
 
 
 def main() -> None:
-    """Serve the parent process."""
     parent = _connect_to_parent()
     faulthandler.enable()
     become_subreaper()  # daemons that a call starts are found and ended with it

@@ -53,8 +53,6 @@ class CredentialEntry:
 
 
 class Credentials:
-    """The credentials of a store."""
-
     def __init__(self, query: Callable[..., Awaitable[Any]], environ: Mapping[str, str] = os.environ) -> None:
         """Take a `query` that runs a function of the database in a thread."""
         self._query, self._environ = query, environ
@@ -82,7 +80,6 @@ class Credentials:
         )
 
     async def set(self, account: str, name: str, secret: str) -> None:
-        """Store a secret, in place of an earlier one."""
         if not 0 < len(secret) <= MAX_SECRET_LENGTH:
             raise SetupError(f"A credential has 1 to {MAX_SECRET_LENGTH:,} characters. Nothing was stored.")
         ciphertext = self._read_keys(may_create=True).encrypt(json.dumps([account, name, secret]).encode())
@@ -97,8 +94,6 @@ class Credentials:
         return bool(deleted)
 
     async def list_entries(self, account: str | None = None) -> list[CredentialEntry]:
-        """Return the entries of an account, or of all accounts."""
-
         def find(database: StoreDatabase) -> list[Any]:
             table = get_table("credentials")
             query = sa.select(table.c.account, table.c.name, table.c.updated_at)

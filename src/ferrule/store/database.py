@@ -116,7 +116,6 @@ class StoreDatabase:
             yield connection
 
     def find(self, query: sa.Select[Any] | str, values: Mapping[str, Any] | None = None) -> list[Any]:
-        """Return the rows that a query finds."""
         with self.read() as connection:
             return list(connection.execute(sa.text(query) if isinstance(query, str) else query, values))
 

@@ -455,6 +455,16 @@ _DELETE_ENDED: Final = (
 Leases: TypeAlias = FileLeases | RowLeases
 
 
+def take_patiently(leases: Leases, key: str, details: str = "") -> Takeover | None:
+    """Take a lease, with several attempts: one that looks at the file of a lease locks the file for an instant."""
+    for attempt in range(MAX_ATTEMPTS):
+        if attempt:
+            time.sleep(ATTEMPT_INTERVAL)
+        if (takeover := leases.take(key, details)) is not None:
+            return takeover
+    return None
+
+
 def open_leases(location: StoreLocation, database: StoreDatabase, journal: Journal) -> Leases:
     if location.kind == "postgresql":
         return RowLeases(database, journal)
@@ -484,12 +494,9 @@ class StoreLocks:
                 raise LockHeld(name)
             self._names.add(name)
         try:
-            for attempt in range(MAX_ATTEMPTS):
-                if attempt:
-                    time.sleep(ATTEMPT_INTERVAL)
-                if (takeover := self._leases.take(LOCK_PREFIX + name)) is not None:
-                    return takeover
-            raise LockHeld(name)
+            if (takeover := take_patiently(self._leases, LOCK_PREFIX + name)) is None:
+                raise LockHeld(name)
+            return takeover
         except BaseException as error:
             if isinstance(error, StoreError) and not isinstance(error, LockHeld):
                 self.release_later(name)  # the database may have given the lease, and only its answer was lost

@@ -212,17 +212,13 @@ def collect_series(
     intervals: list[CallInterval] = []
     for number in range(parts):
         calls_of_part, failures, rejections, wait_time = counted.get(number, (0, 0, 0, 0.0))
-        p50, p95, p99 = times.get(number, (None, None, None))
-        intervals.append(
-            CallInterval(
-                start=start.timestamp() + number * width,
-                calls=calls_of_part,
-                failures=int(failures),
-                rejections=int(rejections),
-                wait_time=float(wait_time or 0.0),
-                p50=p50,
-                p95=p95,
-                p99=p99,
-            )
+        interval = CallInterval(
+            start=start.timestamp() + number * width,
+            calls=calls_of_part,
+            failures=int(failures),
+            rejections=int(rejections),
+            wait_time=float(wait_time or 0.0),
+            **dict(zip(("p50", "p95", "p99"), times.get(number, (None, None, None)), strict=True)),
         )
+        intervals.append(interval)
     return intervals

@@ -59,8 +59,6 @@ MAX_RUNS_WITH_SECRETS = 10_000
 
 @dataclass(slots=True, kw_only=True)
 class StoreLock:
-    """A lock that its holder has."""
-
     release_in_background: bool = False
     """Whether its holder need not wait until others can read what was written under it."""
 

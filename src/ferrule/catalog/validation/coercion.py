@@ -15,7 +15,6 @@ from decimal import Decimal
 from typing import Any
 
 from ferrule.core.json_schema import (
-    MAX_REFERENCES,
     JsonSchema,
     allowed_types,
     list_branches,
@@ -30,9 +29,8 @@ _NUMBER = lazy_pattern(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?\Z", re.ASCII)
 
 def coerce(value: Any, schema: Any, root: JsonSchema) -> Any:
     """Return the value as the schema requires it, if it has one sensible reading. The caller's value is not changed."""
-    schema = resolve_schema(schema, root)
-    options = list_branches(schema, root)
-    real = [option for option in options if allowed_types(option) != ["null"]]
+    options = list_branches(resolve_schema(schema, root), root)
+    real = _without_null(options)
     if len(real) != 1:  # a text is parsed for a union without texts, if only one of its types fits
         types = [t for option in options for t in allowed_types(option)]
         if not isinstance(value, str) or "string" in types or any(not allowed_types(o) for o in options):
@@ -50,6 +48,10 @@ def coerce(value: Any, schema: Any, root: JsonSchema) -> Any:
     if isinstance(value, list) and isinstance(option.get("items"), dict):
         return [coerce(item, option["items"], root) for item in value]
     return value
+
+
+def _without_null(options: list[JsonSchema]) -> list[JsonSchema]:
+    return [option for option in options if allowed_types(option) != ["null"]]
 
 
 def _coerce_object(value: dict[str, Any], schema: JsonSchema, root: JsonSchema) -> dict[str, Any]:
@@ -114,7 +116,7 @@ class WholeFloats:
     def _read(self, schema: Any) -> tuple[bool, JsonSchema | None]:
         options = list_branches(resolve_schema(schema, self._root), self._root)
         types = {type_ for option in options for type_ in allowed_types(option)}
-        real = [option for option in options if allowed_types(option) != ["null"]]
+        real = _without_null(options)
         return "integer" in types and "number" not in types, real[0] if len(real) == 1 else None
 
 
@@ -188,14 +190,9 @@ class DefaultsFiller:
         return filled
 
     def _read(self, schema: JsonSchema) -> tuple[JsonSchema, dict[str, Any], list[str]]:
-        plain = resolve_schema(schema, self._root)
-        for _ in range(MAX_REFERENCES):
-            options = plain.get("anyOf") or plain.get("oneOf")
-            if not isinstance(options, list):
-                break
-            # `X | null` means X; of several alternatives none is filled in.
-            real = [option for option in options if allowed_types(resolve_schema(option, self._root)) != ["null"]]
-            plain = resolve_schema(real[0], self._root) if len(real) == 1 else {}
+        # `X | null` means X; of several alternatives none is filled in.
+        real = _without_null(list_branches(resolve_schema(schema, self._root), self._root))
+        plain = real[0] if len(real) == 1 else {}
         required = plain.get("required") or ()
         inner = {name: resolve_schema(prop, self._root) for name, prop in properties_of(plain).items()}
         defaults = {
