@@ -50,10 +50,18 @@ class ModuleVersion:
 
     @classmethod
     def of(cls, path: Path, read: Callable[[Path], bytes | None]) -> ModuleVersion:
-        sources = _read_with_siblings(path, read)
+        """Read the file and all siblings that it imports, and those that these import."""
+        sources: dict[Path, bytes] = {}
+        pending = [path]
+        while pending:
+            current = pending.pop()
+            source = None if current in sources else read(current)
+            if source is not None:
+                sources[current] = source
+                pending += [current.with_name(f"{name}.py") for name in _find_imported_names(source)]
         content = sha256()
-        for source in sorted(sources):
-            content.update(f"{source.name} {len(sources[source])} ".encode() + sources[source])
+        for file in sorted(sources):
+            content.update(f"{file.name} {len(sources[file])} ".encode() + sources[file])
         identity = sha256(content.digest() + str(path).encode("utf-8", "surrogateescape"))
         name = f"{PACKAGE}.{path.stem.replace('.', '_')}_{identity.hexdigest()[:12]}"
         return cls(path=path, sources=sources, digest=content.hexdigest()[:16], name=name)
@@ -167,18 +175,6 @@ def _make_importer(version: ModuleVersion) -> Callable[..., Any]:
         return builtins.__import__(name, globals, locals, fromlist or (), level)
 
     return import_
-
-
-def _read_with_siblings(path: Path, read: Callable[[Path], bytes | None]) -> dict[Path, bytes]:
-    sources: dict[Path, bytes] = {}
-    pending = [path]
-    while pending:
-        current = pending.pop()
-        source = None if current in sources else read(current)
-        if source is not None:
-            sources[current] = source
-            pending += [current.with_name(f"{name}.py") for name in _find_imported_names(source)]
-    return sources
 
 
 def _find_imported_names(source: bytes) -> set[str]:

@@ -40,7 +40,14 @@ class FunctionThreads:
 
     async def run(self, work: Callable[[Invocation], Any], invocation: Invocation) -> Any:
         """Run `work` in a thread; returns or raises what it does."""
-        self._check_limit(invocation)
+        # Threads do not remove themselves from the list: one that is interrupted could fail to.
+        if len(self._threads) >= self._max_threads:
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
+        if len(self._threads) >= self._max_threads:
+            raise Rejected(
+                f"Tool {invocation.tool.id!r} needs a thread, but {self._max_threads} tools still run in threads, some "
+                "perhaps for ever. Give their requests timeouts, or make them top-level functions of a module."
+            )
         call = _ThreadCall(work, invocation)
         self._threads.append(call.thread)
         call.thread.start()
@@ -57,16 +64,6 @@ class FunctionThreads:
         if error is not None:
             raise error
         return value
-
-    def _check_limit(self, invocation: Invocation) -> None:
-        # Threads do not remove themselves from the list: one that is interrupted could fail to.
-        if len(self._threads) >= self._max_threads:
-            self._threads = [thread for thread in self._threads if thread.is_alive()]
-        if len(self._threads) >= self._max_threads:
-            raise Rejected(
-                f"Tool {invocation.tool.id!r} needs a thread, but {self._max_threads} tools still run in threads, some "
-                "perhaps for ever. Give their requests timeouts, or make them top-level functions of a module."
-            )
 
 
 class _ThreadCall:

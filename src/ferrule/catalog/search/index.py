@@ -457,8 +457,11 @@ class RegistryIndex:
         if self._encoder_failed or not text.strip() or not has_encoder():
             return
         try:
-            if await asyncio.to_thread(self._list_documents_to_encode):
-                await asyncio.wait({self._start_encoding()}, timeout=PREPARATION_TIMEOUT)
+            if await asyncio.to_thread(self._find_documents_to_encode):
+                task = self._encoding
+                if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
+                    task = self._encoding = asyncio.create_task(self._encode_all(), name="ferrule-tool-vectors")
+                await asyncio.wait({task}, timeout=PREPARATION_TIMEOUT)
             if text not in self._queries:
                 with self._lock:
                     texts = self._update_index(None)[0].list_queries(text)
@@ -475,17 +478,10 @@ class RegistryIndex:
             self._encoding.cancel()
             await asyncio.wait({self._encoding})
 
-    def _start_encoding(self) -> asyncio.Task[None]:
-        task = self._encoding
-        if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
-            task = self._encoding = asyncio.create_task(self._encode_all(), name="ferrule-tool-vectors")
-        return task
-
     async def _encode_all(self) -> None:
         """Give every document its vector, from the storage or the encoder, until none lacks it."""
         try:
-            while documents := await asyncio.to_thread(self._list_documents_to_encode):
-                by_digest = await asyncio.to_thread(_group_by_digest, documents)
+            while by_digest := await asyncio.to_thread(self._find_documents_to_encode):
                 stored = await self._load_vectors(by_digest)
                 missing = [digest for digest in by_digest if digest not in stored]
                 if len(missing) > _MANY_DOCUMENTS:
@@ -523,22 +519,20 @@ class RegistryIndex:
             self._index.set_vectors((document, vectors[d]) for d in vectors for document in by_digest[d])
         return set(vectors)
 
-    def _list_documents_to_encode(self) -> list[ActionDocument]:
+    def _find_documents_to_encode(self) -> dict[str, list[ActionDocument]]:
+        """Return the documents without a vector by their digests."""
         with self._lock:
-            return self._update_index(None)[0].documents_without_vector()
+            documents = self._update_index(None)[0].documents_without_vector()
+        groups: dict[str, list[ActionDocument]] = {}
+        for document in documents:
+            groups.setdefault(document_digest(document), []).append(document)
+        return groups
 
     def _report_encoder_failure(self, error: Exception) -> None:
         if self._encoder_failed:
             return
         self._encoder_failed = True
         logger.warning("tools are found by their words alone, because the encoder failed: %s", error_text(error))
-
-
-def _group_by_digest(documents: Iterable[ActionDocument]) -> dict[str, list[ActionDocument]]:
-    groups: dict[str, list[ActionDocument]] = {}
-    for document in documents:
-        groups.setdefault(document_digest(document), []).append(document)
-    return groups
 
 
 def _encode_documents(by_digest: Mapping[str, list[ActionDocument]]) -> dict[str, bytes]:
