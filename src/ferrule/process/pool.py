@@ -27,7 +27,7 @@ from ferrule.core.schema import FunctionSignature, read_function
 from ferrule.errors import ExecutionFailed, SetupError, TransportFault
 from ferrule.process.call import RemoteFunction, WorkerCall, pack_arguments
 from ferrule.process.function_reference import FunctionReference, NameReference, NotSendable, make_reference
-from ferrule.process.protocol import FunctionError, FunctionNotLoaded, FunctionResult, decode_error
+from ferrule.process.protocol import FunctionEnd, FunctionError, FunctionNotLoaded, FunctionResult, decode_error
 from ferrule.process.worker_process import WorkerProcess
 
 MAX_RESULT_BYTES = 200_000_000
@@ -128,7 +128,7 @@ class WorkerPool:
 
     async def _run_call(
         self, worker: WorkerProcess, function: RemoteFunction, invocation: Invocation, arguments: bytes
-    ) -> FunctionResult | FunctionError | FunctionNotLoaded | None:
+    ) -> FunctionEnd | None:
         """Return how the call ended; None when the worker had died while idle and never started it."""
         call = WorkerCall(worker, next(self._numbers), invocation, self._semaphore.suspend)
         try:

@@ -25,7 +25,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from ferrule import errors
 from ferrule.core.call import Progress, ToolExecutionResult
@@ -152,6 +152,9 @@ class FunctionNotLoaded(NamedTuple):
 
     number: int
     failure: EncodedError
+
+
+FunctionEnd: TypeAlias = FunctionResult | FunctionError | FunctionNotLoaded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
