@@ -225,13 +225,14 @@ class ToolRegistry:
                     del tools[tool.id]
             for tool in add:
                 candidates = tools.get(tool.id, ())
-                undo.setdefault(tool.id, tools.get(tool.id))
-                if (other := next((t for t in candidates if t.source == tool.source), None)) is not None:
-                    raise DuplicateTool(
-                        f"Two tools are called {tool.id!r}: one from {other.origin or other.source}, "
-                        f"one from {tool.origin or tool.source}. Rename one of them."
-                    )
-                tools[tool.id] = tuple(sorted((*candidates, tool), key=lambda t: t.priority))
+                undo.setdefault(tool.id, candidates or None)
+                for other in candidates:
+                    if other.source == tool.source:
+                        raise DuplicateTool(
+                            f"Two tools are called {tool.id!r}: one from {other.origin or other.source}, "
+                            f"one from {tool.origin or tool.source}. Rename one of them."
+                        )
+                tools[tool.id] = tuple(sorted((*candidates, tool), key=lambda t: t.priority)) if candidates else (tool,)
         except BaseException:
             for tool_id, before in undo.items():
                 if before is None:

@@ -156,11 +156,10 @@ def _read_private_file(path: Path) -> str:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise SetupError(f"{path} is not a file.")
-            if hasattr(os, "getuid"):
-                if status.st_uid not in (os.getuid(), 0):
-                    raise SetupError(f"The key file {path} belongs to another user. Use one of your own.")
-                if status.st_mode & 0o077:
-                    raise SetupError(f"Others can read the key file {path}. Run: chmod 600 {path}")
+            if status.st_uid not in (os.getuid(), 0):
+                raise SetupError(f"The key file {path} belongs to another user. Use one of your own.")
+            if status.st_mode & 0o077:
+                raise SetupError(f"Others can read the key file {path}. Run: chmod 600 {path}")
             return file.read(65_536).decode()
     except FileNotFoundError:
         raise SetupError(
