@@ -11,8 +11,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from ferrule.store.database import CallStart, StoreDatabase
-from ferrule.store.sql import sa
-from ferrule.store.tables import BINDING_COLUMNS, get_table
+from ferrule.store.tables import BINDING_COLUMNS, get_table, sa
 
 OPEN_STATES: Final = ("pending", "approved")
 """Of requests that expire."""

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from ferrule.errors import StoreError
 from ferrule.store.database import StoreDatabase
-from ferrule.store.sql import sa
+from ferrule.store.tables import sa
 
 logger = logging.getLogger("ferrule.store")
 

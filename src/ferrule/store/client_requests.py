@@ -10,8 +10,7 @@ from typing import Any
 
 from ferrule.store.database import StoreDatabase
 from ferrule.store.leases import read_database_clock
-from ferrule.store.sql import sa
-from ferrule.store.tables import get_table
+from ferrule.store.tables import get_table, sa
 
 
 def claim_request(

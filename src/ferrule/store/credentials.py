@@ -26,8 +26,7 @@ from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import MissingExtra, SetupError
 from ferrule.store.database import StoreDatabase
 from ferrule.store.location import make_directory, settings_directory
-from ferrule.store.sql import sa
-from ferrule.store.tables import get_table, upsert_statement
+from ferrule.store.tables import get_table, sa, upsert_statement
 
 if TYPE_CHECKING:
     from cryptography.fernet import MultiFernet

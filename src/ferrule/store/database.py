@@ -18,8 +18,7 @@ from ferrule.errors import StoreError
 from ferrule.store.encoding import last_line_per_entry, last_line_per_record, split_entries_from_calls
 from ferrule.store.entry_streams import insert_entries_statement, json_lines_sql, late_streams_statement
 from ferrule.store.location import StoreLocation, hide_password, make_file
-from ferrule.store.sql import sa
-from ferrule.store.tables import create_tables, get_table, has_tables
+from ferrule.store.tables import create_tables, get_table, has_tables, sa
 
 logger = logging.getLogger("ferrule.store")
 

@@ -60,8 +60,7 @@ from ferrule.errors import LockHeld, StoreError
 from ferrule.store.escapes import escape_text, unescape_text
 from ferrule.store.journal import Journal
 from ferrule.store.location import StoreLocation, make_directory
-from ferrule.store.sql import sa
-from ferrule.store.tables import get_table
+from ferrule.store.tables import get_table, sa
 
 if TYPE_CHECKING:
     from ferrule.store.database import StoreDatabase

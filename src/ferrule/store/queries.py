@@ -15,8 +15,7 @@ from ferrule.store.database import JSON_COLUMNS, StoreDatabase
 from ferrule.store.encoding import decode_json_column
 from ferrule.store.escapes import escape_text, unescape_text
 from ferrule.store.record import Status, ToolCallRecord, ToolCallSummary, percent
-from ferrule.store.sql import sa
-from ferrule.store.tables import IS_FAILURE, get_table
+from ferrule.store.tables import IS_FAILURE, get_table, sa
 
 BEST_INDEX_FIRST = (
     *("conversation_id", "workflow_id", "caller_id", "principal", "tool_name"),

@@ -19,8 +19,7 @@ from ferrule.store.database import StoreDatabase
 from ferrule.store.encoding import parse_stored_json
 from ferrule.store.escapes import unescape_text
 from ferrule.store.leases import LOCK_PREFIX, StoreLocks
-from ferrule.store.sql import sa
-from ferrule.store.tables import get_table
+from ferrule.store.tables import get_table, sa
 
 Transaction: TypeAlias = "Callable[[], AbstractContextManager[sa.Connection]]"
 

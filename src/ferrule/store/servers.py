@@ -10,8 +10,7 @@ from typing import Final
 from ferrule.errors import StoreError
 from ferrule.store.database import StoreDatabase
 from ferrule.store.leases import ATTEMPT_INTERVAL, MAX_ATTEMPTS, Leases, read_database_clock, take_patiently
-from ferrule.store.sql import sa
-from ferrule.store.tables import get_table, upsert_statement
+from ferrule.store.tables import get_table, sa, upsert_statement
 
 SERVER_PREFIX: Final = "server:"
 PROCESS_PREFIX: Final = "mcp:"

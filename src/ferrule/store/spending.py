@@ -15,8 +15,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 from ferrule.store.database import StoreDatabase
 from ferrule.store.escapes import escape_text, unescape_text
-from ferrule.store.sql import sa
-from ferrule.store.tables import BINDING_COLUMNS, get_table
+from ferrule.store.tables import BINDING_COLUMNS, get_table, sa
 
 CostGroup: TypeAlias = Literal["tool", "model", "run", "conversation", "principal", "tenant", "day"]
 COST_GROUPS: Final = get_args(CostGroup)

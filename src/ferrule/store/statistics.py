@@ -21,8 +21,7 @@ from ferrule.store.database import StoreDatabase
 from ferrule.store.escapes import unescape_text
 from ferrule.store.queries import CallFilter, build_clauses, rule_column
 from ferrule.store.record import CallInterval, CallStatistics, ToolStatistics, percent
-from ferrule.store.sql import sa
-from ferrule.store.tables import IS_UNSUCCESSFUL, get_table
+from ferrule.store.tables import IS_UNSUCCESSFUL, get_table, sa
 
 PERCENTILES = (0.50, 0.95, 0.99)
 

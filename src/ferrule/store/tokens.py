@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ferrule.store.database import StoreDatabase
-from ferrule.store.sql import sa
-from ferrule.store.tables import get_table
+from ferrule.store.tables import get_table, sa
 
 EXTERNAL_PREFIX = "oauth-"
 """Of the ids of tokens that an identity provider has issued."""

@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 from ferrule.store.database import StoreDatabase
-from ferrule.store.sql import sa
-from ferrule.store.tables import get_table, upsert_statement
+from ferrule.store.tables import get_table, sa, upsert_statement
 
 _DIGESTS_PER_QUERY = 500
 _SECONDS_BETWEEN_MARKS = 24 * 3600
