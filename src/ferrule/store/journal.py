@@ -274,13 +274,7 @@ class JournalSegment:
     """One file of a journal, locked by the process that has it open and deleted when all of it is in the database."""
 
     def __init__(
-        self,
-        path: Path,
-        fd: int,
-        owner: str,
-        position: int,
-        end: int,
-        memory: mmap.mmap | _UnmappedFile | None = None,
+        self, path: Path, fd: int, owner: str, position: int, end: int, memory: mmap.mmap | _UnmappedFile | None = None
     ) -> None:
         self.path, self.fd, self.owner = path, fd, owner
         self._is_damaged = False

@@ -60,13 +60,7 @@ _FIELD: Final = lazy_pattern(r"\{(\w+)(?::(\w+))?\}")
 
 
 def answer_sentence(
-    action: str,
-    arguments: Mapping[str, Any],
-    result: str,
-    *,
-    language: str,
-    key: str = "",
-    subject: str = "",
+    action: str, arguments: Mapping[str, Any], result: str, *, language: str, key: str = "", subject: str = ""
 ) -> str:
     """Return the result of a call as a person would say it.
 

@@ -14,13 +14,7 @@ import re
 from decimal import Decimal
 from typing import Any
 
-from ferrule.core.json_schema import (
-    JsonSchema,
-    allowed_types,
-    list_branches,
-    properties_of,
-    resolve_schema,
-)
+from ferrule.core.json_schema import JsonSchema, allowed_types, list_branches, properties_of, resolve_schema
 from ferrule.core.patterns import lazy_pattern
 
 _INTEGER = lazy_pattern(r"[+-]?\d{1,300}\Z", re.ASCII)
