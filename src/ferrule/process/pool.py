@@ -31,6 +31,10 @@ from ferrule.process.protocol import FunctionEnd, FunctionError, FunctionNotLoad
 from ferrule.process.worker_process import WorkerProcess
 
 MAX_RESULT_BYTES = 200_000_000
+"""Of a message of a worker: a result, a part of one, a progress report."""
+IDLE_TIME = 30.0
+"""Seconds without calls after which workers beyond the size of their pool are ended."""
+MAX_CALLS_PER_WORKER = 1000
 
 _EXIT_TIMEOUT = 1.0
 """Seconds a stopping worker may take to clean up."""
@@ -40,22 +44,10 @@ _EXIT_POLL_INTERVAL = 0.05
 class WorkerPool:
     """Runs functions in processes that can be killed. Ends them all in `aclose`, or when this process ends."""
 
-    def __init__(
-        self,
-        *,
-        size: int | None = None,
-        max_workers: int = 32,
-        idle_time: float = 30.0,
-        calls_per_worker: int = 1000,
-        max_result: int = MAX_RESULT_BYTES,
-    ) -> None:
-        """Up to `max_workers` calls run concurrently; `size` workers stay after `idle_time` seconds without calls.
-
-        No worker may send a message of more than `max_result` bytes: a result, a part of one, a progress report.
-        """
+    def __init__(self, *, size: int | None = None, max_workers: int = 32) -> None:
+        """Up to `max_workers` calls run concurrently; `size` workers stay after a while without calls."""
         self._size = min(max(os.cpu_count() or 2, 2), 8, max_workers) if size is None else size
-        self._max_workers, self._idle_time, self._calls_per_worker = max_workers, idle_time, calls_per_worker
-        self._max_result = max_result
+        self._max_workers = max_workers
         if not 1 <= self._size <= max_workers:
             raise SetupError(
                 f"a worker pool needs 1 <= size <= max_workers, not size={size} and max_workers={max_workers}"
@@ -179,7 +171,7 @@ class WorkerPool:
             return worker
 
     def _start_worker(self) -> WorkerProcess:
-        worker = WorkerProcess(max_message=self._max_result)
+        worker = WorkerProcess(max_message=MAX_RESULT_BYTES)
         self._workers.add(worker)
         return worker
 
@@ -191,7 +183,7 @@ class WorkerPool:
     def _return_worker(self, worker: WorkerProcess) -> None:
         with self._lock:
             worker.calls += 1
-            if worker.calls < self._calls_per_worker:
+            if worker.calls < MAX_CALLS_PER_WORKER:
                 self._add_idle(worker)
             else:
                 self._stop_worker(worker)
@@ -219,7 +211,7 @@ class WorkerPool:
         if not self._stopping and len(self._workers) <= self._size:
             return
         loop = asyncio.get_running_loop()
-        when = loop.time() + (_EXIT_POLL_INTERVAL if self._stopping else self._idle_time)
+        when = loop.time() + (_EXIT_POLL_INTERVAL if self._stopping else IDLE_TIME)
         if self._cleanup is not None:
             timer_loop, timer = self._cleanup
             if timer_loop is loop and timer.when() <= when:
@@ -231,7 +223,7 @@ class WorkerPool:
         with self._lock:
             self._cleanup = None
             self._end_stopping_workers()
-            oldest = time.monotonic() - self._idle_time
+            oldest = time.monotonic() - IDLE_TIME
             while self._idle and len(self._workers) - len(self._stopping) > self._size:
                 if self._idle[0].idle_since > oldest:
                     break

@@ -27,6 +27,7 @@ from ferrule.errors import ExecutionFailed, Rejected
 logger = logging.getLogger("ferrule.process")
 
 NestedCall: TypeAlias = Callable[[], Awaitable[ToolExecutionResult]]
+MAX_THREADS = 256
 _STOP_TIMEOUT = 0.1
 """Seconds a cancelled call waits for its thread."""
 
@@ -34,18 +35,17 @@ _STOP_TIMEOUT = 0.1
 class FunctionThreads:
     """Runs functions in threads of their own, up to a limit."""
 
-    def __init__(self, *, max_threads: int = 256) -> None:
-        self._max_threads = max_threads
+    def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
 
     async def run(self, work: Callable[[Invocation], Any], invocation: Invocation) -> Any:
         """Run `work` in a thread; returns or raises what it does."""
         # Threads do not remove themselves from the list: one that is interrupted could fail to.
-        if len(self._threads) >= self._max_threads:
+        if len(self._threads) >= MAX_THREADS:
             self._threads = [thread for thread in self._threads if thread.is_alive()]
-        if len(self._threads) >= self._max_threads:
+        if len(self._threads) >= MAX_THREADS:
             raise Rejected(
-                f"Tool {invocation.tool.id!r} needs a thread, but {self._max_threads} tools still run in threads, some "
+                f"Tool {invocation.tool.id!r} needs a thread, but {MAX_THREADS} tools still run in threads, some "
                 "perhaps for ever. Give their requests timeouts, or make them top-level functions of a module."
             )
         call = _ThreadCall(work, invocation)

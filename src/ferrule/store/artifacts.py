@@ -35,9 +35,8 @@ class Artifact:
 class ArtifactStore:
     """A directory of artifacts; without a directory the newest ones in memory."""
 
-    def __init__(self, directory: Path | None = None, *, max_memory_bytes: int = MAX_MEMORY_BYTES) -> None:
+    def __init__(self, directory: Path | None = None) -> None:
         self._directory = directory
-        self._max_memory_bytes = max_memory_bytes
         self._memory: dict[str, bytes] = {}
         self._lock = threading.Lock()
 
@@ -49,7 +48,7 @@ class ArtifactStore:
                     self._memory.pop(artifact_id, None)
                     self._memory[artifact_id] = data
                     total = sum(map(len, self._memory.values()))
-                    while total > self._max_memory_bytes and len(self._memory) > 1:
+                    while total > MAX_MEMORY_BYTES and len(self._memory) > 1:
                         total -= len(self._memory.pop(next(iter(self._memory))))
             else:
                 path = self._path(self._directory, artifact_id)
