@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ferrule.catalog.model_schemas import NamedAction, merge_schemas, name_actions
+from ferrule.catalog.model_schemas import NamedAction, merge_schemas
 from ferrule.catalog.registry import ToolRegistry
 from ferrule.catalog.search import RegistryIndex
 from ferrule.core.content import as_text, copy_json
@@ -113,7 +113,9 @@ class DescriptionEngine:
         for tool in tools:
             named = self._actions.get(tool)
             if named is None:
-                named = self._actions[tool] = name_actions(tool.spec)
+                spec = tool.spec
+                named = tuple(NamedAction(name=spec.model_name(c), spec=spec, capability=c) for c in spec.capabilities)
+                self._actions[tool] = named
             for action in named:
                 if action.name not in actions or action.name == tool.id:
                     actions[action.name] = action

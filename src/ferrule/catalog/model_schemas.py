@@ -79,10 +79,6 @@ class NamedAction:
         return estimate_schema_tokens(self.openai_schema)
 
 
-def name_actions(spec: ToolSpec) -> tuple[NamedAction, ...]:
-    return tuple(NamedAction(name=spec.model_name(each), spec=spec, capability=each) for each in spec.capabilities)
-
-
 def estimate_schema_tokens(schema: Mapping[str, Any]) -> int:
     return estimate_tokens(encode_json(schema).decode())
 

@@ -157,9 +157,7 @@ class StoreDatabase:
                 failure = StoreError(f"the store failed: {reason}")
                 failure.add_note(name)
             else:  # whose messages name hosts, users and values
-                text = "the database cannot be reached"
-                if state is not None:
-                    text = f"{type(cause).__name__}, SQLSTATE {state}"
+                text = f"{type(cause).__name__}, SQLSTATE {state}" if state else "the database cannot be reached"
                 failure = StoreError(f"the store failed: {text}")
                 failure.add_note(f"{name}: {reason}")
             raise failure from error
@@ -184,9 +182,12 @@ class StoreDatabase:
             with self.write() as connection:
                 for rows, statement, values in inserts:
                     inserted = _execute_with_lines(connection, statement, rows, values).rowcount
-                    if "replaced_after" in values and "owner" in values and inserted < len(rows):
-                        statement = late_streams_statement(connection.dialect)
-                        for (stream,) in _execute_with_lines(connection, statement, rows, {"owner": owner}):
+                    is_postgres = (
+                        self._location.kind == "postgresql"
+                    )  # elsewhere such lines are older than what is there
+                    if statement is self._insert_entries and is_postgres and inserted < len(rows):
+                        late_streams = late_streams_statement(connection.dialect)
+                        for (stream,) in _execute_with_lines(connection, late_streams, rows, {"owner": owner}):
                             logger.warning(
                                 "stream=<%s> | entries came too late and are discarded: another process has had its "
                                 "lock since",

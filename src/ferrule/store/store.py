@@ -473,7 +473,7 @@ class ToolKnowledgeStore:
             )
 
     def _reset_after_fork(self) -> None:
-        """Leave everything that is open to the parent process. Another process imports the new journal some day."""
+        """Leave everything that is open to the parent process. The child gets new ids and a journal of its own."""
         self._journal.close_files()
         self.leases.close_files()
         self._database.forget_connections()
