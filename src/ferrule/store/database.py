@@ -169,11 +169,11 @@ class StoreDatabase:
         run that continues on another machine would make the call again otherwise.
         """
         entries, calls = split_entries_from_calls(lines)
-        replaced_after = time.time() if is_abandoned else 0.0
+        replaced_after, is_postgres = time.time() if is_abandoned else 0.0, self._location.kind == "postgresql"
         inserts: list[tuple[list[bytes], str, Mapping[str, Any]]] = []
         if entries:
             values: Mapping[str, Any] = {"replaced_after": replaced_after}
-            if self._location.kind == "postgresql":
+            if is_postgres:
                 values = {**values, "owner": owner}
             inserts.append((last_line_per_entry(entries), self._insert_entries, values))
         if calls:
@@ -182,9 +182,7 @@ class StoreDatabase:
             with self.write() as connection:
                 for rows, statement, values in inserts:
                     inserted = _execute_with_lines(connection, statement, rows, values).rowcount
-                    is_postgres = (
-                        self._location.kind == "postgresql"
-                    )  # elsewhere such lines are older than what is there
+                    # In SQLite, lines that are not inserted are older than what is there.
                     if statement is self._insert_entries and is_postgres and inserted < len(rows):
                         late_streams = late_streams_statement(connection.dialect)
                         for (stream,) in _execute_with_lines(connection, late_streams, rows, {"owner": owner}):
