@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, Final
 
-from ferrule.store.database import CallStart, StoreDatabase
+from ferrule.store.database import StoreDatabase
 from ferrule.store.tables import BINDING_COLUMNS, get_table, sa
 
 OPEN_STATES: Final = ("pending", "approved")
@@ -97,16 +97,23 @@ def decide_approval(
 
 
 def use_approval(
-    database: StoreDatabase, approval_id: str, binding: Mapping[str, str], start: CallStart, now: float
+    database: StoreDatabase,
+    approval_id: str,
+    binding: Mapping[str, str],
+    record_id: str,
+    *,
+    line: bytes,
+    owner: str,
+    now: float,
 ) -> bool:
     """Use an approval and record the start of its call; False when another call was first or it covers another one."""
     table = get_table("approvals")
     conditions = [*_covers(binding, now), table.c.state == "approved", table.c.approval_id == approval_id]
-    values = {"state": "used", "used_by": start.record_id, "used_at": now}
+    values = {"state": "used", "used_by": record_id, "used_at": now}
     with database.write() as connection:
         is_used = connection.execute(table.update().where(*conditions).values(values)).rowcount == 1
         if is_used:
-            database.insert_start(connection, start)
+            database.insert_start(connection, line, owner)
         return is_used
 
 

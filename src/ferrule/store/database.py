@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,17 +40,6 @@ _POSTGRES_SETTINGS: Final = {
 }
 """What the server is told for each connection."""
 _CREATION_LOCK = 0x666572  # any number; only this module uses it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallStart:
-    """The start of a call that is recorded immediately, and not through the journal."""
-
-    record_id: str
-    line: bytes
-    """As in the journal."""
-    owner: str
-    """The journal of the process that makes the call."""
 
 
 class StoreDatabase:
@@ -197,9 +185,12 @@ class StoreDatabase:
                 raise
         return sum(self._insert_lines(*insert) for insert in inserts)
 
-    def insert_start(self, connection: sa.Connection, start: CallStart) -> None:
-        """Record the start of a call in the transaction of a connection; a call that has ended stays as it is."""
-        _execute_with_lines(connection, self._insert_start, [start.line], {"owner": start.owner})
+    def insert_start(self, connection: sa.Connection, line: bytes, owner: str) -> None:
+        """Record the start of a call in the transaction of a connection; a call that has ended stays as it is.
+
+        `line` is the line of the journal of `owner`, which it need not pass then.
+        """
+        _execute_with_lines(connection, self._insert_start, [line], {"owner": owner})
 
     def _insert_lines(self, lines: list[bytes], statement: str, values: Mapping[str, Any]) -> int:
         try:

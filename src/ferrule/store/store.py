@@ -29,7 +29,7 @@ from ferrule.store.approvals import use_approval
 from ferrule.store.artifacts import ArtifactStore
 from ferrule.store.channel import ChannelMessage, StoreChannel
 from ferrule.store.credentials import Credentials
-from ferrule.store.database import CallStart, StoreDatabase
+from ferrule.store.database import StoreDatabase
 from ferrule.store.encoding import encode_call_end, encode_call_start, encode_entry
 from ferrule.store.entry_streams import delete_entries, find_entries, find_streams
 from ferrule.store.journal import Journal, check_formats
@@ -196,12 +196,11 @@ class ToolKnowledgeStore:
 
         The end of the call is recorded by `record_finished`.
         """
-        line = self._encode_start(record, secret_names)
-        start = CallStart(record_id=record.record_id, line=line, owner=self._journal.owner)
+        line, owner = self._encode_start(record, secret_names), self._journal.owner
 
         def use(database: StoreDatabase) -> bool:
             self._journal.ensure_segment()  # without it nobody would see that the call was interrupted
-            return use_approval(database, approval_id, binding, start, now)
+            return use_approval(database, approval_id, binding, record.record_id, line=line, owner=owner, now=now)
 
         return await self.query(use)
 

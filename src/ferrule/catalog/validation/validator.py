@@ -178,8 +178,8 @@ class ToolParameterValidator:
 
     def __init__(self, *, strict: bool = False) -> None:
         self.strict = strict
-        # Checks are stored with their action: the id alone may later belong to another object.
-        self._checks: dict[int, tuple[ToolCapability, ParameterCheck]] = {}
+        self._checks: dict[int, ParameterCheck] = {}
+        """By the id of the action, which belongs to no other object because the check keeps the action."""
 
     def validate(
         self, tool: ToolSpec | ToolCapability, params: Mapping[str, Any] | None, *, action: str | None = None
@@ -191,13 +191,12 @@ class ToolParameterValidator:
         return self.get_check(capability).check(params)
 
     def get_check(self, capability: ToolCapability) -> ParameterCheck:
-        entry = self._checks.get(id(capability))
-        if entry is None:
+        check = self._checks.get(id(capability))
+        if check is None:
             if len(self._checks) >= MAX_CHECKS:
                 self._checks.clear()
-            entry = (capability, ParameterCheck(capability, strict=self.strict))
-            self._checks[id(capability)] = entry
-        return entry[1]
+            check = self._checks[id(capability)] = ParameterCheck(capability, strict=self.strict)
+        return check
 
 
 def _refuse(
