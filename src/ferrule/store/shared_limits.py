@@ -239,15 +239,7 @@ def grant_starts(
 def renew_leases(database: StoreDatabase, request: LeaseRequest) -> LeaseGrants:
     """Renew all leases of a process in one transaction; a bucket that it no longer mentions is given back."""
     with database.write() as connection:
-        if connection.dialect.name == "postgresql":
-            # Wait for other processes that renew their leases.
-            connection.exec_driver_sql(
-                f"SET LOCAL idle_in_transaction_session_timeout = '{MAX_LOCK_SECONDS}s'; "
-                f"SELECT pg_advisory_xact_lock({_RENEWAL_LOCK}, hashtext(current_schema()))"
-            )
-            now = read_database_clock(connection)
-        else:  # the processes of a SQLite file run on one machine, whose monotonic clock nobody can set
-            now = time.monotonic()
+        now = _lock_leases(connection)
         return _renew_slots(connection, request, now), _renew_starts(connection, request, now)
 
 
@@ -316,3 +308,15 @@ def _make_row(key: str, part: str, lease: SlotLease | StartLease, now: float, ex
     details = json.dumps(asdict(lease))
     values = {"key": key, "part": part, "owner": lease.owner, "details": details}
     return {**values, "taken_at": now, "expires_at": expires_at}
+
+
+def _lock_leases(connection: sa.Connection) -> float:
+    """Wait for other processes that renew their leases; returns the time by which leases end."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(
+            f"SET LOCAL idle_in_transaction_session_timeout = '{MAX_LOCK_SECONDS}s'; "
+            f"SELECT pg_advisory_xact_lock({_RENEWAL_LOCK}, hashtext(current_schema()))"
+        )
+        return read_database_clock(connection)
+    # The processes of a SQLite file run on one machine, whose monotonic clock nobody can set.
+    return time.monotonic()
