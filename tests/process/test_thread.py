@@ -20,6 +20,7 @@ async def test_a_tool_that_a_thread_called_just_before_its_call_was_cancelled_is
     def work(invocation: Invocation) -> None:
         has_started.set()
         may_call.wait(DEADLINE)
+        assert invocation.call_tool_sync is not None
         invocation.call_tool_sync("other", {}, None)
 
     async def call_tool(*request: Any) -> ToolExecutionResult:
