@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule.catalog.validation import ParameterCheck, ToolParameterValidator
-from ferrule.catalog.validation.coercion import convert_whole_floats
+from ferrule.catalog.validation.coercion import WholeFloats
 from ferrule.core.spec import JsonSchema, ToolCapability, ToolSpec
 from ferrule.errors import SpecError
 
@@ -242,5 +242,5 @@ def test_a_schema_is_read_once_for_all_items_of_a_list():
 
     alternatives = Alternatives({"type": "integer", "maximum": maximum} for maximum in range(3))
     schema: JsonSchema = {"type": "array", "items": {"anyOf": alternatives}}
-    assert convert_whole_floats([1.0, 2.0, "3", 4.5], schema, schema) == [1, 2, "3", 4.5]
+    assert WholeFloats(schema).convert([1.0, 2.0, "3", 4.5], schema) == [1, 2, "3", 4.5]
     assert alternatives.reads == 1

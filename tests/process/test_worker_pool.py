@@ -77,16 +77,18 @@ async def test_calls_one_after_another_use_one_worker_and_a_spare_one_is_kept_wa
     await pool.aclose()
 
 
-async def test_a_worker_is_replaced_after_so_many_calls():
-    pool = WorkerPool(size=1, calls_per_worker=2)
+async def test_a_worker_is_replaced_after_so_many_calls(monkeypatch):
+    monkeypatch.setattr("ferrule.process.pool.MAX_CALLS_PER_WORKER", 2)
+    pool = WorkerPool(size=1)
     used = [await process_id(pool) for _ in range(4)]
     assert used[0] == used[1] != used[2] == used[3]
     await until(lambda: not is_running(used[0]))
     await pool.aclose()
 
 
-async def test_superfluous_idle_workers_are_ended():
-    pool = WorkerPool(size=1, max_workers=4, idle_time=0.05)
+async def test_superfluous_idle_workers_are_ended(monkeypatch):
+    monkeypatch.setattr("ferrule.process.pool.IDLE_TIME", 0.05)
+    pool = WorkerPool(size=1, max_workers=4)
     used = await asyncio.gather(*(process_id(pool) for _ in range(4)))
     assert len(set(used)) == 4
     await until(lambda: len(pool.pids) == 1)
@@ -160,8 +162,9 @@ async def test_tools_that_call_tools_do_not_exceed_or_exhaust_the_limit():
     await pool.aclose()
 
 
-async def test_a_result_that_is_too_large_fails_the_call_before_it_is_read():
-    pool = WorkerPool(size=1, max_result=10_000)
+async def test_a_result_that_is_too_large_fails_the_call_before_it_is_read(monkeypatch):
+    monkeypatch.setattr("ferrule.process.pool.MAX_RESULT_BYTES", 10_000)
+    pool = WorkerPool(size=1)
     executor = FunctionExecutor(pool)
     with pytest.raises(ExecutionFailed, match="more than the 10,000 allowed, and was ended. Let the tool return less"):
         await executor.execute(invocation_of(sample.repeat, {"text": "x", "times": 20_000}))

@@ -30,8 +30,9 @@ def test_an_id_that_is_none_is_an_error(artifacts, artifact_id):
         artifacts.get(artifact_id)
 
 
-def test_memory_keeps_the_newest():
-    artifacts = ArtifactStore(max_memory_bytes=10)
+def test_memory_keeps_the_newest(monkeypatch):
+    monkeypatch.setattr("ferrule.store.artifacts.MAX_MEMORY_BYTES", 10)
+    artifacts = ArtifactStore()
     first, second, third = (artifacts.add(letter * 5, "text/plain").artifact_id for letter in (b"a", b"b", b"c"))
     assert (artifacts.get(second), artifacts.get(third)) == (b"bbbbb", b"ccccc")
     with pytest.raises(StoreError, match="no artifact"):

@@ -1,4 +1,6 @@
+from ferrule.texts.description_labels import description_texts
 from ferrule.texts.language import contains_chinese, detect_language
+from ferrule.texts.prompts import prompt_texts
 
 
 def test_the_language_is_that_of_most_words():
@@ -18,3 +20,11 @@ def test_the_language_is_that_of_most_words():
 
 def test_one_chinese_character_is_found_anywhere():
     assert contains_chinese("Asia/Shanghai 今") and not contains_chinese("Asia/Shanghai today")
+
+
+def test_every_text_has_a_chinese_one():
+    for texts in (prompt_texts, description_texts):
+        english, chinese = (
+            {name for name in vars(type(texts(language))) if name[0] != "_"} for language in ("en", "zh")
+        )
+        assert chinese == english

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ferrule.catalog.model_schemas import NamedAction, merge_schemas, name_actions
+from ferrule.catalog.model_schemas import NamedAction, merge_schemas
 from ferrule.catalog.registry import ToolRegistry
 from ferrule.catalog.search import RegistryIndex
 from ferrule.core.content import as_text, copy_json
@@ -69,20 +69,26 @@ class DescriptionEngine:
         The core tools are always described in full. With a query, the others are those that match it best, in full
         where there is room; without one they are the first by name, one line each.
         """
-        tools = self._tools
-        complete = self._describe_all_within(tools, budget_tokens)
-        if complete is not None:
-            return complete
-        texts = self._texts
+        tools, texts = self._tools, self._texts
+        complete_texts, remaining = list[str](), budget_tokens
+        for tool in tools:
+            complete_texts.append(self.describe(tool.spec))
+            remaining -= estimate_tokens(complete_texts[-1] + SEPARATOR)
+            if remaining < 0:
+                break
+        else:
+            return SEPARATOR.join(complete_texts)
         core_tools = list(dict.fromkeys(self.tool_registry.find_tool(name) for name in core))
-        in_full, lines = [self._describe_tool(tool) for tool in core_tools], list[str]()
+        in_full, lines = [self.describe(tool.spec) for tool in core_tools], list[str]()
         # Room for the end is reserved from the beginning.
         remaining = budget_tokens - estimate_tokens(f"{texts.other_tools}:\n{texts.more}") - 2 * _SEPARATOR_TOKENS
         remaining -= sum(estimate_tokens(text) + _SEPARATOR_TOKENS for text in in_full)
-        relevant = self._find_relevant(query) if query else []
+        # Twice as many as shown: some may be core tools, some may not be the first candidate of their id.
+        hits = self._index.search(query, 2 * _MAX_OTHER_TOOLS) if query else []
+        relevant = [hit.tool for hit in hits if self.tool_registry.get(hit.tool.id) is hit.tool]
         others = [tool for tool in relevant or tools if tool not in core_tools]
         for tool in others[:_MAX_OTHER_TOOLS]:
-            complete, line = self._describe_tool(tool), describe_in_one_line(tool.spec, texts)
+            complete, line = self.describe(tool.spec), describe_in_one_line(tool.spec, texts)
             if relevant and (cost := estimate_tokens(complete) + _SEPARATOR_TOKENS) <= remaining:
                 in_full.append(complete)
             elif (cost := estimate_tokens(line + "\n")) <= remaining:
@@ -107,7 +113,9 @@ class DescriptionEngine:
         for tool in tools:
             named = self._actions.get(tool)
             if named is None:
-                named = self._actions[tool] = name_actions(tool.spec)
+                spec = tool.spec
+                named = tuple(NamedAction(name=spec.model_name(c), spec=spec, capability=c) for c in spec.capabilities)
+                self._actions[tool] = named
             for action in named:
                 if action.name not in actions or action.name == tool.id:
                     actions[action.name] = action
@@ -129,24 +137,6 @@ class DescriptionEngine:
     def _tools(self) -> list[Tool]:
         return self.tool_registry.snapshot().callable_tools
 
-    def _describe_tool(self, tool: Tool) -> str:
-        return describe_in_full(tool.spec, self._texts)
-
-    def _describe_all_within(self, tools: list[Tool], budget_tokens: int) -> str | None:
-        texts: list[str] = []
-        remaining = budget_tokens
-        for tool in tools:
-            texts.append(self._describe_tool(tool))
-            remaining -= estimate_tokens(texts[-1] + SEPARATOR)
-            if remaining < 0:
-                return None
-        return SEPARATOR.join(texts)
-
-    def _find_relevant(self, query: str) -> list[Tool]:
-        # Twice as many as shown: some may be core tools, some may not be the first candidate of their id.
-        hits = self._index.search(query, 2 * _MAX_OTHER_TOOLS)
-        return [hit.tool for hit in hits if self.tool_registry.get(hit.tool.id) is hit.tool]
-
 
 # The text of one tool
 
@@ -167,9 +157,11 @@ def describe_in_full(spec: ToolSpec, texts: DescriptionTexts) -> str:
     if not spec.capabilities:
         lines.append(f"  {texts.none}")
     if description:
-        purpose = texts.purpose.format(does=_description_to_clause(description))
-        if contains_chinese(texts.purpose) and not contains_chinese(description):
-            purpose = first_sentence(description)  # an English clause is no part of a Chinese sentence
+        purpose = first_sentence(description)
+        if contains_chinese(description) or not contains_chinese(texts.purpose):  # no English clause in Chinese
+            clause = purpose.rstrip(".。!！ ")
+            is_word = len(clause) > 1 and not clause[1].isupper()
+            purpose = texts.purpose.format(does=clause[:1].lower() + clause[1:] if is_word else clause)
         lines += ["", f"{texts.when_to_use}: {purpose}"]
     return "\n".join(lines)
 
@@ -240,13 +232,6 @@ def _describe_type(schema: Any, root: JsonSchema, depth: int = 0) -> str:
     return f"array of {item}" if item else " | ".join(allowed_types(schema))
 
 
-def _description_to_clause(description: str) -> str:
-    """Return the first sentence of a description, as a part of another sentence."""
-    sentence = first_sentence(description).rstrip(".。!！ ")
-    is_word = len(sentence) > 1 and not sentence[1].isupper()
-    return sentence[:1].lower() + sentence[1:] if is_word else sentence
-
-
 def _description_of_only_action(spec: ToolSpec) -> str:
     return spec.capabilities[0].description if len(spec.capabilities) == 1 else ""
 
@@ -292,23 +277,7 @@ _BY_NAME = (
     (lazy_pattern(r"(^|_)(expression|formula)$"), "1 + 1"),
 )
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-_GUESSES = (
-    "example",
-    "Example",
-    "abc",
-    "ABC",
-    "a",
-    "A",
-    "1",
-    "12",
-    "123",
-    "1234",
-    "12345",
-    "0001",
-    "#aabbcc",
-    "a-b",
-    "A1",
-)
+_GUESSES = tuple("example Example abc ABC a A 1 12 123 1234 12345 0001 #aabbcc a-b A1".split())
 """Texts that are tried for a pattern."""
 
 
@@ -335,8 +304,6 @@ def generate_example(schema: JsonSchema) -> JsonSchema | None:
 
 
 class _ExampleMaker:
-    """Makes one value for a schema."""
-
     def __init__(self, root: JsonSchema) -> None:
         self._root = root
         self._steps = _MAX_STEPS
@@ -356,7 +323,9 @@ class _ExampleMaker:
             return examples[0]
         match _guess_type(schema):
             case "object":
-                return self._make_object(schema, depth)
+                properties, others = properties_of(schema), schema.get("additionalProperties", True)
+                names = required_names(schema)
+                return {name: self.make(properties.get(name, others), name, depth + 1) for name in names}
             case "array":
                 return self._make_array(schema, name, depth)
             case "integer" | "number":
@@ -387,10 +356,6 @@ class _ExampleMaker:
         self._steps -= 1
         if self._steps < 0:
             raise _NoExample
-
-    def _make_object(self, schema: JsonSchema, depth: int) -> JsonSchema:
-        properties, others = properties_of(schema), schema.get("additionalProperties", True)
-        return {name: self.make(properties.get(name, others), name, depth + 1) for name in required_names(schema)}
 
     def _make_array(self, schema: JsonSchema, name: str, depth: int) -> list[Any]:
         items = schema.get("items", True)

@@ -12,7 +12,7 @@ from typing import Any
 from ferrule.core.content import encode_json
 from ferrule.core.json_schema import properties_of, read_list_keyword, required_names, resolve_schema
 from ferrule.core.schema.hints import ROLE_KEYWORD
-from ferrule.core.spec import Effects, JsonSchema, ToolCapability, ToolSpec
+from ferrule.core.spec import JsonSchema, ToolCapability, ToolSpec
 from ferrule.texts.shorten import estimate_tokens, shorten
 
 _MAX_OPENAI_DESCRIPTION = 1024
@@ -63,17 +63,20 @@ class NamedAction:
         output = self.capability.output
         if output is not None and output.get("type") == "object":
             schema["outputSchema"] = output
-        hints = self.capability.annotations or _mcp_hints(self.spec.effects_of(self.capability))
+        # Only what the tool promises: MCP clients assume the worst of everything else.
+        effects = self.spec.effects_of(self.capability)
+        promises = {
+            "readOnlyHint": effects.read_only,
+            "destructiveHint": effects.destructive,
+            "idempotentHint": effects.idempotent,
+        }
+        hints = self.capability.annotations or {hint: True for hint, holds in promises.items() if holds}
         return {**schema, "annotations": hints} if hints else schema
 
     @cached_property
     def tokens(self) -> int:
         """Estimate how many tokens the schema takes."""
         return estimate_schema_tokens(self.openai_schema)
-
-
-def name_actions(spec: ToolSpec) -> tuple[NamedAction, ...]:
-    return tuple(NamedAction(name=spec.model_name(each), spec=spec, capability=each) for each in spec.capabilities)
 
 
 def estimate_schema_tokens(schema: Mapping[str, Any]) -> int:
@@ -115,36 +118,13 @@ def _without_null(schema: JsonSchema) -> JsonSchema:
     return schema
 
 
-def _mcp_hints(effects: Effects) -> dict[str, bool]:
-    """Return only what the tool promises: MCP clients assume the worst of everything else."""
-    promises = {
-        "readOnlyHint": effects.read_only,
-        "destructiveHint": effects.destructive,
-        "idempotentHint": effects.idempotent,
-    }
-    return {hint: True for hint, holds in promises.items() if holds}
-
-
 # Simplifying a JSON Schema for model APIs.
 #
 # The APIs of OpenAI and Anthropic require an object at the top, without alternatives; OpenAI also requires `items` in
 # every array. A schema they would refuse is replaced by a looser one: the engine checks the arguments against the
 # original in any case.
 
-_NOT_AT_TOP_LEVEL = (
-    "$schema",
-    "$id",
-    "$comment",
-    "title",
-    "default",
-    "examples",
-    "enum",
-    "const",
-    "not",
-    "if",
-    "then",
-    "else",
-)
+_NOT_AT_TOP_LEVEL = frozenset("$schema $id $comment title default examples enum const not if then else".split())
 _MAPS_OF_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _VALUE_KEYWORDS = ("default", "const", "enum", "examples", "required")
 _ALTERNATIVE_KEYWORDS = ("anyOf", "oneOf")
@@ -170,9 +150,8 @@ def _simplify_top_level(schema: JsonSchema, shorten: bool) -> JsonSchema:
     if required := required_names(merged):
         clean["required"] = required
     for keyword, value in merged.items():
-        if keyword in ("type", "properties", "required", *_NOT_AT_TOP_LEVEL):
-            continue
-        if not (shorten and _is_redundant(keyword, value, "")):
+        is_left_out = keyword in _NOT_AT_TOP_LEVEL or (shorten and _is_redundant(keyword, value, ""))
+        if keyword not in ("type", "properties", "required") and not is_left_out:
             clean[keyword] = _clean_keyword(keyword, value, shorten)
     for keyword in ("$defs", "definitions"):
         if keyword in schema:

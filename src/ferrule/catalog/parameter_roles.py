@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, TypeAlias
 
-from ferrule.catalog.effects import split_name
+from ferrule.catalog.tags import split_name
 from ferrule.core.json_schema import properties_of
 from ferrule.core.schema.hints import ROLE_KEYWORD
 from ferrule.core.spec import ToolCapability, ToolSpec, ToolType
@@ -24,8 +24,6 @@ TargetKind: TypeAlias = Literal["address", "url", "path", "account", "id", "comm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterRole:
-    """The role of one parameter."""
-
     role: Role
     kind: TargetKind | None = None
     """Of a target: how its values are compared with what the user wrote."""
@@ -82,7 +80,6 @@ class ParameterRoles:
         self._roles_by_action: dict[int, tuple[ToolCapability, Mapping[str, ParameterRole]]] = {}
 
     def roles_of(self, spec: ToolSpec, capability: ToolCapability) -> Mapping[str, ParameterRole]:
-        """Return the role of each parameter of an action."""
         entry = self._roles_by_action.get(id(capability))
         if entry is None:
             roles = {

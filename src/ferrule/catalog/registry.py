@@ -224,8 +224,15 @@ class ToolRegistry:
                 if not tools[tool.id]:
                     del tools[tool.id]
             for tool in add:
-                undo.setdefault(tool.id, tools.get(tool.id))
-                _insert_tool(tools, tool)
+                candidates = tools.get(tool.id, ())
+                undo.setdefault(tool.id, candidates or None)
+                for other in candidates:
+                    if other.source == tool.source:
+                        raise DuplicateTool(
+                            f"Two tools are called {tool.id!r}: one from {other.origin or other.source}, "
+                            f"one from {tool.origin or tool.source}. Rename one of them."
+                        )
+                tools[tool.id] = tuple(sorted((*candidates, tool), key=lambda t: t.priority)) if candidates else (tool,)
         except BaseException:
             for tool_id, before in undo.items():
                 if before is None:
@@ -305,17 +312,6 @@ def find_action(tool: Tool, action: str | None) -> ToolCapability:
         problem = f"has no action {action!r}" if action else "has several actions: name the one to call"
         raise ToolNotFound(f"Tool {tool.id!r} {problem}. {tool.spec.describe_actions(action)}")
     return capability
-
-
-def _insert_tool(tools: dict[str, tuple[Tool, ...]], tool: Tool) -> None:
-    candidates = tools.get(tool.id, ())
-    for other in candidates:
-        if other.source == tool.source:
-            raise DuplicateTool(
-                f"Two tools are called {tool.id!r}: one from {other.origin or other.source}, "
-                f"one from {tool.origin or tool.source}. Rename one of them."
-            )
-    tools[tool.id] = (tool,) if not candidates else tuple(sorted((*candidates, tool), key=lambda t: t.priority))
 
 
 def _find_unavailable(by_id: Mapping[str, tuple[Tool, ...]]) -> dict[Tool, tuple[str, ...]]:

@@ -17,7 +17,7 @@ from typing import Final, Literal, TypeAlias
 
 from ferrule.catalog.search.terms import extract_terms
 from ferrule.core.patterns import lazy_pattern
-from ferrule.core.spec import Tool, ToolCapability, ToolType
+from ferrule.core.spec import Tool, ToolCapability, ToolSpec, ToolType
 from ferrule.texts.language import begins_with_cjk
 
 _TextForm: TypeAlias = Callable[[str], str]
@@ -74,7 +74,10 @@ def add_missing_tags(tool: Tool, table: TagTable | None = None) -> Tool:
         only = spec.capability()
         tags = table.tags_in((spec.tool_id, spec.name, spec.description or (only.description if only else "")))
     if spec.tool_type in _TYPES_WITH_TAGGED_ACTIONS:
-        capabilities = [_with_action_tags(capability, table) for capability in capabilities]
+        capabilities = [
+            each if each.tags else replace(each, tags=table.tags_in((each.name, each.description)))
+            for each in capabilities
+        ]
     if tags == spec.tags and capabilities == spec.capabilities:
         return tool
     return replace(tool, spec=replace(spec, tags=tags, capabilities=capabilities))
@@ -82,11 +85,6 @@ def add_missing_tags(tool: Tool, table: TagTable | None = None) -> Tool:
 
 _TYPES_WITH_TAGGED_ACTIONS = (ToolType.MCP_SERVER, ToolType.HTTP)
 """Their actions are tools in their own right, put together only because one server offers them."""
-
-
-def _with_action_tags(capability: ToolCapability, table: TagTable) -> ToolCapability:
-    tags = capability.tags or table.tags_in((capability.name, capability.description))
-    return capability if tags == capability.tags else replace(capability, tags=tags)
 
 
 def _to_cjk_form(text: str) -> str:
@@ -170,12 +168,18 @@ _READING: Final = frozenset(
     "scan search show status view weather web".split()
 )
 _READING_CHINESE: Final = lazy_pattern(r"搜|查|检索|读|获取|列出|提取|查看|天气|新闻|浏览")
-_NAME_WORD = lazy_pattern(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_NAME_WORD = lazy_pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
+
+
+@lru_cache(maxsize=4096)
+def split_name(name: str) -> tuple[str, ...]:
+    """Return the words of a name in lower case: `sendEmail`, `send_email` and `send-email` are the same."""
+    return tuple(word.lower() for word in _NAME_WORD.findall(name))
 
 
 @lru_cache(maxsize=4096)
 def _kind_of_name(name: str) -> ActionKind | None:
-    words = {word.casefold() for word in _NAME_WORD.findall(name)}
+    words = set(split_name(name))
     is_check_in = "check" in words and not words.isdisjoint(("in", "out"))
     if words & _CHANGING or is_check_in or _CHANGING_CHINESE.search(name):
         return "changes"
@@ -194,3 +198,11 @@ def infer_kind(names: Collection[str], tags: Collection[str]) -> ActionKind | No
         return "changes"
     kinds = by_name - {None} or by_tag
     return "computes" if "computes" in kinds else "reads" if "reads" in kinds else None
+
+
+def only_reads(spec: ToolSpec, capability: ToolCapability) -> bool:
+    """Return whether a call of an action changes nothing: by its declared effects, or else by the verb of its name."""
+    effects = spec.effects_of(capability)
+    if effects.read_only or effects.polling or effects.cacheable:
+        return True
+    return not effects.destructive and infer_kind((spec.tool_id, capability.name), ()) in ("reads", "computes")

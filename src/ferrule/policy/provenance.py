@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from ferrule.catalog.effects import only_reads, split_name
 from ferrule.catalog.parameter_roles import ParameterRole, ParameterRoles, Role, infer_role, singular
+from ferrule.catalog.tags import only_reads, split_name
 from ferrule.core.call import ToolExecutionResult
 from ferrule.core.content import as_text
 from ferrule.core.messages import Message, is_note, text_of_message

@@ -17,24 +17,9 @@ from typing import Any
 from ferrule.core.call import Invocation, ToolExecutionContext
 from ferrule.core.schema import FunctionSignature
 from ferrule.errors import ExecutionFailed, InvalidArguments
+from ferrule.process import protocol
 from ferrule.process.function_reference import FunctionCopy, FunctionReference, NameReference, pickle_copy
 from ferrule.process.groups import process_clock
-from ferrule.process.protocol import (
-    BoundArguments,
-    CallArguments,
-    FunctionCall,
-    FunctionError,
-    FunctionNotLoaded,
-    FunctionResult,
-    FunctionStarted,
-    MissingDeps,
-    NestedReply,
-    NestedRequest,
-    ProcessEnvironment,
-    ProgressReport,
-    encode_error,
-    encode_message,
-)
 from ferrule.process.worker_process import WorkerProcess
 
 logger = logging.getLogger("ferrule.process")
@@ -46,8 +31,6 @@ _CONTEXT_FIELDS = [field.name for field in fields(ToolExecutionContext) if field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteFunction:
-    """A function that can be sent to workers."""
-
     number: int
     reference: FunctionReference
     signature: FunctionSignature | None = None
@@ -71,30 +54,32 @@ class WorkerCall:
         """The calls of other tools that the function has made; they end with the function at the latest."""
         self._send_lock = asyncio.Lock()
 
-    async def run(
-        self, function: RemoteFunction, arguments: bytes
-    ) -> FunctionResult | FunctionError | FunctionNotLoaded:
+    async def run(self, function: RemoteFunction, arguments: bytes) -> protocol.FunctionEnd:
         """Run the function in the worker. EOFError means that the worker died."""
         channel = self._worker.channel
-        await channel.send(encode_message(self._make_message(function, arguments)))
+        await channel.send(protocol.encode_message(self._make_message(function, arguments)))
         while True:
             message = await channel.receive()
             if message.number != self._number:  # from a thread that an earlier call left running
                 continue
-            if isinstance(message, FunctionStarted):
+            if isinstance(message, protocol.FunctionStarted):
                 self.has_started = True
-            elif isinstance(message, ProgressReport):
+            elif isinstance(message, protocol.ProgressReport):
                 self._invocation.report(message.progress)
-            elif isinstance(message, NestedRequest):
-                self._start_nested(message)
+            elif isinstance(message, protocol.NestedRequest):
+                context = contextvars.copy_context()
+                context.run(Invocation.current.set, self._invocation)
+                task = asyncio.create_task(self._run_nested(message), context=context)
+                self.nested.add(task)
+                task.add_done_callback(self.nested.discard)
             else:
-                assert isinstance(message, FunctionResult | FunctionError | FunctionNotLoaded)
+                assert isinstance(message, protocol.FunctionEnd)
                 return message
 
-    def _make_message(self, function: RemoteFunction, arguments: bytes) -> FunctionCall:
+    def _make_message(self, function: RemoteFunction, arguments: bytes) -> protocol.FunctionCall:
         worker, invocation, reference = self._worker, self._invocation, function.reference
         environment = _current_environment()
-        message = FunctionCall(
+        message = protocol.FunctionCall(
             number=self._number,
             call_id=invocation.call_id,
             tool_id=invocation.tool.id,
@@ -112,20 +97,13 @@ class WorkerCall:
             worker.modules[reference.module] = reference.digest
         return message
 
-    def _start_nested(self, request: NestedRequest) -> None:
-        context = contextvars.copy_context()
-        context.run(Invocation.current.set, self._invocation)
-        task = asyncio.create_task(self._run_nested(request), context=context)
-        self.nested.add(task)
-        task.add_done_callback(self.nested.discard)
-
-    async def _run_nested(self, request: NestedRequest) -> None:
+    async def _run_nested(self, request: protocol.NestedRequest) -> None:
         try:
             with self._suspend_permit():  # the other tool may need a worker too
                 result = await self._invocation.call_tool(request.tool_name, request.params, request.action)
-            encoded = encode_message(NestedReply(request.request, result))
+            encoded = protocol.encode_message(protocol.NestedReply(request.request, result))
         except Exception as error:
-            encoded = encode_message(NestedReply(request.request, None, encode_error(error)))
+            encoded = protocol.encode_message(protocol.NestedReply(request.request, None, protocol.encode_error(error)))
         async with self._send_lock:
             with suppress(EOFError):  # `run` notices it too
                 await self._worker.channel.send(encoded)
@@ -137,12 +115,12 @@ def pack_arguments(function: RemoteFunction, invocation: Invocation) -> bytes:
     try:
         if isinstance(function.reference, FunctionCopy):
             return pickle_copy(_bind_arguments(function.signature, invocation))
-        arguments = CallArguments(invocation.params, {}, {}, b"", False)
+        arguments = protocol.CallArguments(invocation.params, {}, {}, b"", False)
         if function.signature.context_parameter is not None:
             context, variables = invocation.context, _pickle_variables(invocation)
             values = {name: getattr(context, name) for name in _CONTEXT_FIELDS}
             deps = _pickle_deps(invocation, pickle.dumps)
-            arguments = CallArguments(invocation.params, values, variables, deps, context.is_approved)
+            arguments = protocol.CallArguments(invocation.params, values, variables, deps, context.is_approved)
         return pickle.dumps(arguments, pickle.HIGHEST_PROTOCOL)
     except InvalidArguments:
         raise
@@ -153,14 +131,14 @@ def pack_arguments(function: RemoteFunction, invocation: Invocation) -> bytes:
         ) from error
 
 
-def _bind_arguments(signature: FunctionSignature, invocation: Invocation) -> BoundArguments:
+def _bind_arguments(signature: FunctionSignature, invocation: Invocation) -> protocol.BoundArguments:
     context = invocation.context
     if signature.context_parameter is not None:
         sendable = {name: context.variables[name] for name in _pickle_variables(invocation)}
         deps = pickle.loads(deps) if (deps := _pickle_deps(invocation, pickle_copy)) else None
         context = replace(context, variables=sendable, deps=deps, memory=None, policy=None, model=None)
         context.is_approved = invocation.context.is_approved
-    return BoundArguments(*signature.bind(invocation.params, context))
+    return protocol.BoundArguments(*signature.bind(invocation.params, context))
 
 
 def _pickle_deps(invocation: Invocation, dump: Callable[[Any], bytes]) -> bytes:
@@ -169,7 +147,7 @@ def _pickle_deps(invocation: Invocation, dump: Callable[[Any], bytes]) -> bytes:
     try:
         return b"" if deps is None else dump(deps)
     except Exception as error:  # pickle raises whatever the objects it meets raise
-        return pickle.dumps(MissingDeps(f"{type(deps).__name__} cannot be sent to a worker process ({error})"))
+        return pickle.dumps(protocol.MissingDeps(f"{type(deps).__name__} cannot be sent to a worker process ({error})"))
 
 
 def _pickle_variables(invocation: Invocation) -> dict[str, bytes]:
@@ -187,7 +165,7 @@ def _pickle_variables(invocation: Invocation) -> dict[str, bytes]:
     return sendable
 
 
-def _current_environment() -> ProcessEnvironment:
+def _current_environment() -> protocol.ProcessEnvironment:
     try:
         directory = os.getcwd()
     except OSError:
@@ -196,7 +174,7 @@ def _current_environment() -> ProcessEnvironment:
     # private dictionary of bytes shows cheaply whether anything has changed since the last call.
     encoded: dict[bytes, bytes] | None = getattr(os.environ, "_data", None)
     variables = dict(os.environ) if encoded is None else _decode_variables(tuple(encoded.items()))
-    return ProcessEnvironment(directory, [entry for entry in sys.path if isinstance(entry, str)], variables)
+    return protocol.ProcessEnvironment(directory, [entry for entry in sys.path if isinstance(entry, str)], variables)
 
 
 @lru_cache(maxsize=1)

@@ -46,13 +46,8 @@ async def check_arguments(
         value=plain_json(arguments),
         parameters={"name": capability.name, "fills_defaults": capability.fills_defaults, "strict": check.strict},
     )
-    errors = [ValidationError(**error) for error in answer["errors"]]
-    return ValidationResult(
-        is_valid=answer["is_valid"],
-        errors=errors,
-        validated_params=answer["validated_params"],
-        ignored=tuple(answer["ignored"]),
-    )
+    answer["errors"] = [ValidationError(**error) for error in answer["errors"]]
+    return ValidationResult(**{**answer, "ignored": tuple(answer["ignored"])})
 
 
 async def is_valid_value(schema: JsonSchema, value: Any) -> bool:
@@ -67,24 +62,20 @@ async def _ask(principal: Principal, **question: Any) -> dict[str, Any]:
     # it at most, however many it makes.
     owner = f"{principal.kind}/{principal.tenant}/{principal.name}"
     own_slot = _SLOTS_BY_OWNER.setdefault(owner, ThreadsafeSemaphore(1))
-    async with own_slot, _SLOTS:
-        return await _ask_process(json.dumps(question).encode())
-
-
-async def _ask_process(question: bytes) -> dict[str, Any]:
     path = [entry for entry in sys.path if entry]  # not the current folder: whatever is there must not be imported
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", _BOOTSTRAP, str(os.getpid()), *path),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C at a terminal is for us
-    )
-    try:
-        output, _ = await process.communicate(question)
-    finally:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await finish_despite_cancellation(process.wait())
+    async with own_slot, _SLOTS:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", _BOOTSTRAP, str(os.getpid()), *path),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C at a terminal is for us
+        )
+        try:
+            output, _ = await process.communicate(json.dumps(question).encode())
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await finish_despite_cancellation(process.wait())
     if process.returncode != 0:
         raise TransportFault("The process that checks values against their schema has failed.")
     answer: dict[str, Any] = json.loads(output)
@@ -92,8 +83,13 @@ async def _ask_process(question: bytes) -> dict[str, Any]:
 
 
 def main() -> None:
+    import resource
+
     end_with_parent(int(sys.argv[1]))
-    _limit_resources()
+    # Bound what a check can take where nothing ends it: its call may have no timeout.
+    resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_SECONDS, MAX_CPU_SECONDS))
+    with suppress(ValueError, OSError):  # macOS has no limit of memory
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
     question = json.load(sys.stdin)
     schema, value, parameters = (question.get(name) for name in ("schema", "value", "parameters"))
     if parameters is None:
@@ -108,12 +104,3 @@ def main() -> None:
             "ignored": result.ignored,
         }
     json.dump(answer, sys.stdout, default=str)
-
-
-def _limit_resources() -> None:
-    """Bound what a check can take where nothing ends it: its call may have no timeout."""
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_SECONDS, MAX_CPU_SECONDS))
-    with suppress(ValueError, OSError):  # macOS has no limit of memory
-        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))

@@ -131,7 +131,12 @@ def make_reference(function: Callable[..., Any], *, copy_objects: bool = False) 
         return NotSendable(reason="it is a lambda, which has no name")
     if "<locals>" in qualname:
         return NotSendable(reason="it is defined inside a function")
-    if not _is_importable(function, module_name, qualname):
+    try:
+        # Not `is`: a class method is a new object each time it is looked up.
+        is_importable = bool(_get_by_qualname(sys.modules[module_name], qualname) == function)
+    except (KeyError, AttributeError):
+        is_importable = False
+    if not is_importable:
         actual = _describe_callable(function) if inspect.ismethod(function) else "something else than this function"
         return NotSendable(reason=f"{module_name}.{qualname} is {actual}")
     if module_name == MAIN:
@@ -173,37 +178,25 @@ def _describe_callable(function: Callable[..., Any]) -> str:
     return f"a {type(function).__name__} object"
 
 
-def _is_importable(function: Callable[..., Any], module_name: str, qualname: str) -> bool:
-    try:
-        # Not `is`: a class method is a new object each time it is looked up.
-        return bool(_get_by_qualname(sys.modules[module_name], qualname) == function)
-    except (KeyError, AttributeError):
-        return False
-
-
 def _refer_by_name(module_name: str, qualname: str) -> FunctionReference | NotSendable:
     module = sys.modules[module_name]
     file = getattr(module, "__file__", None)
-    origin = _find_module_origin(module_name)
+    package = sys.modules.get(module_name.rpartition(".")[0])
+    specs = (finder.find_spec(module_name, getattr(package, "__path__", None)) for finder in sys.meta_path)
+    # The file a new process would import the module from.
+    origin = next((spec.origin for spec in specs if spec is not None), None)
     if origin is None or origin != getattr(getattr(module, "__spec__", None), "origin", None):
         # It was loaded from a file under a name that cannot be imported.
         try:
             return FileReference(version=read_version(Path(file or "")), qualname=qualname)
         except LoadError:
             return NotSendable(reason=f"its module {module_name!r} cannot be imported by a new process")
-    return NameReference(
-        module=module_name, qualname=qualname, digest=file_digest(file), changed_at=_file_change_time(file)
-    )
-
-
-def _find_module_origin(module_name: str) -> str | None:
-    """Return the file a new process would import the module from."""
-    package = sys.modules.get(module_name.rpartition(".")[0])
-    for finder in sys.meta_path:
-        spec = finder.find_spec(module_name, getattr(package, "__path__", None))
-        if spec is not None:
-            return spec.origin
-    return None
+    try:
+        # Not st_mtime: a file that replaces another may have an older one.
+        changed_at = Path(file or "").stat().st_ctime
+    except OSError:
+        changed_at = 0.0
+    return NameReference(module=module_name, qualname=qualname, digest=file_digest(file), changed_at=changed_at)
 
 
 def file_digest(file: str | None) -> str:
@@ -211,14 +204,6 @@ def file_digest(file: str | None) -> str:
         return sha256(Path(file or "").read_bytes()).hexdigest()
     except OSError:  # built into Python, or inside a zip file
         return ""
-
-
-def _file_change_time(file: str | None) -> float:
-    try:
-        # Not st_mtime: a file that replaces another may have an older one.
-        return Path(file or "").stat().st_ctime
-    except OSError:
-        return 0.0
 
 
 def _refer_by_value(function: Callable[..., Any]) -> FunctionCopy | NotSendable:

@@ -225,8 +225,9 @@ def find_running_groups(leader: int) -> set[int]:
         return {leader} if signal_group(leader, 0) else set()
     groups = set()
     for number in find_session_processes(leader):
-        with suppress(OSError):  # it has just ended
-            if not _is_zombie(number):
+        # A zombie has ended, but its parent has not waited for it. In a container that may never happen.
+        with suppress(OSError), open(f"/proc/{number}/stat", "rb") as file:  # OSError: it has just ended
+            if file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X"):
                 groups.add(os.getpgid(number))
     return {group for group in groups if signal_group(group, 0)}
 
@@ -261,12 +262,6 @@ async def _signal_until_ended(leader: int, kind: signal.Signals, *, within: floa
         await asyncio.sleep(min(delay, max(deadline - time.monotonic(), 0)))
         delay = min(2 * delay, 0.02)
     return True
-
-
-def _is_zombie(number: int) -> bool:
-    # A zombie: it has ended, but its parent has not waited for it. In a container that may never happen.
-    with open(f"/proc/{number}/stat", "rb") as file:
-        return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
 
 
 class _RunningProcess(NamedTuple):

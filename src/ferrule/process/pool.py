@@ -27,10 +27,14 @@ from ferrule.core.schema import FunctionSignature, read_function
 from ferrule.errors import ExecutionFailed, SetupError, TransportFault
 from ferrule.process.call import RemoteFunction, WorkerCall, pack_arguments
 from ferrule.process.function_reference import FunctionReference, NameReference, NotSendable, make_reference
-from ferrule.process.protocol import FunctionError, FunctionNotLoaded, FunctionResult, decode_error
+from ferrule.process.protocol import FunctionEnd, FunctionError, FunctionNotLoaded, FunctionResult, decode_error
 from ferrule.process.worker_process import WorkerProcess
 
 MAX_RESULT_BYTES = 200_000_000
+"""Of a message of a worker: a result, a part of one, a progress report."""
+IDLE_TIME = 30.0
+"""Seconds without calls after which workers beyond the size of their pool are ended."""
+MAX_CALLS_PER_WORKER = 1000
 
 _EXIT_TIMEOUT = 1.0
 """Seconds a stopping worker may take to clean up."""
@@ -40,22 +44,10 @@ _EXIT_POLL_INTERVAL = 0.05
 class WorkerPool:
     """Runs functions in processes that can be killed. Ends them all in `aclose`, or when this process ends."""
 
-    def __init__(
-        self,
-        *,
-        size: int | None = None,
-        max_workers: int = 32,
-        idle_time: float = 30.0,
-        calls_per_worker: int = 1000,
-        max_result: int = MAX_RESULT_BYTES,
-    ) -> None:
-        """Up to `max_workers` calls run concurrently; `size` workers stay after `idle_time` seconds without calls.
-
-        No worker may send a message of more than `max_result` bytes: a result, a part of one, a progress report.
-        """
+    def __init__(self, *, size: int | None = None, max_workers: int = 32) -> None:
+        """Up to `max_workers` calls run concurrently; `size` workers stay after a while without calls."""
         self._size = min(max(os.cpu_count() or 2, 2), 8, max_workers) if size is None else size
-        self._max_workers, self._idle_time, self._calls_per_worker = max_workers, idle_time, calls_per_worker
-        self._max_result = max_result
+        self._max_workers = max_workers
         if not 1 <= self._size <= max_workers:
             raise SetupError(
                 f"a worker pool needs 1 <= size <= max_workers, not size={size} and max_workers={max_workers}"
@@ -78,7 +70,6 @@ class WorkerPool:
 
     @property
     def pids(self) -> frozenset[int]:
-        """Return the process ids of all workers."""
         with self._lock:
             return frozenset(worker.pid for worker in self._workers)
 
@@ -129,7 +120,7 @@ class WorkerPool:
 
     async def _run_call(
         self, worker: WorkerProcess, function: RemoteFunction, invocation: Invocation, arguments: bytes
-    ) -> FunctionResult | FunctionError | FunctionNotLoaded | None:
+    ) -> FunctionEnd | None:
         """Return how the call ended; None when the worker had died while idle and never started it."""
         call = WorkerCall(worker, next(self._numbers), invocation, self._semaphore.suspend)
         try:
@@ -144,7 +135,13 @@ class WorkerPool:
         except BaseException as error:
             worker.kill_call()
             died_while_idle = isinstance(error, EOFError) and worker.idle_since and not call.has_started
-            await finish_despite_cancellation(self._wait_until_gone(worker, call))
+
+            async def wait_until_gone() -> None:
+                await worker.wait_until_gone()
+                self._forget_worker(worker)
+                await cancel_all(call.nested)
+
+            await finish_despite_cancellation(wait_until_gone())
             if died_while_idle:
                 return None
             if isinstance(error, EOFError):
@@ -156,32 +153,25 @@ class WorkerPool:
             raise
         return outcome
 
-    async def _wait_until_gone(self, worker: WorkerProcess, call: WorkerCall) -> None:
-        await worker.wait_until_gone()
-        self._forget_worker(worker)
-        await cancel_all(call.nested)
-
     # Workers
 
     def _take_worker(self, reference: FunctionReference) -> WorkerProcess:
         with self._lock:
             self._calls += 1
-            worker = self._take_idle(reference) or self._start_worker()
+            worker = None
+            while worker is None and self._idle:
+                worker = self._idle.pop()
+                if not worker.channel.is_open() or not _has_right_version(worker, reference):
+                    self._stop_worker(worker)
+                    worker = None
+            worker = worker or self._start_worker()
             if self._calls > 1 and not self._idle and len(self._workers) < self._size:
                 # The next call shall find a warm worker, even if this one is killed.
                 asyncio.get_running_loop().call_soon(self._start_spare)
             return worker
 
-    def _take_idle(self, reference: FunctionReference) -> WorkerProcess | None:
-        while self._idle:
-            worker = self._idle.pop()
-            if worker.channel.is_open() and _has_right_version(worker, reference):
-                return worker
-            self._stop_worker(worker)
-        return None
-
     def _start_worker(self) -> WorkerProcess:
-        worker = WorkerProcess(max_message=self._max_result)
+        worker = WorkerProcess(max_message=MAX_RESULT_BYTES)
         self._workers.add(worker)
         return worker
 
@@ -193,7 +183,7 @@ class WorkerPool:
     def _return_worker(self, worker: WorkerProcess) -> None:
         with self._lock:
             worker.calls += 1
-            if worker.calls < self._calls_per_worker:
+            if worker.calls < MAX_CALLS_PER_WORKER:
                 self._add_idle(worker)
             else:
                 self._stop_worker(worker)
@@ -221,7 +211,7 @@ class WorkerPool:
         if not self._stopping and len(self._workers) <= self._size:
             return
         loop = asyncio.get_running_loop()
-        when = loop.time() + (_EXIT_POLL_INTERVAL if self._stopping else self._idle_time)
+        when = loop.time() + (_EXIT_POLL_INTERVAL if self._stopping else IDLE_TIME)
         if self._cleanup is not None:
             timer_loop, timer = self._cleanup
             if timer_loop is loop and timer.when() <= when:
@@ -233,7 +223,7 @@ class WorkerPool:
         with self._lock:
             self._cleanup = None
             self._end_stopping_workers()
-            oldest = time.monotonic() - self._idle_time
+            oldest = time.monotonic() - IDLE_TIME
             while self._idle and len(self._workers) - len(self._stopping) > self._size:
                 if self._idle[0].idle_since > oldest:
                     break
@@ -280,20 +270,16 @@ class IsolatedFunction:
 
     async def __call__(self, **params: Any) -> dict[str, Any]:
         """Return the result of the function for keyword arguments; may be called only inside a running tool."""
-        outcome = await self._pool.run(
-            self._get_remote(), replace(current_invocation("an isolated function"), params=params)
-        )
+        if self._remote is None:
+            reference = make_reference(self._function)
+            if isinstance(reference, NotSendable):
+                raise ExecutionFailed(f"{self._function.__name__!r} cannot run in a process: {reference.reason}.")
+            self._remote = self._pool.register(reference, read_function(self._function))
+        invocation = replace(current_invocation("an isolated function"), params=params)
+        outcome = await self._pool.run(self._remote, invocation)
         if isinstance(outcome, FunctionNotLoaded):
             raise ExecutionFailed(f"{self._function.__name__!r} cannot be loaded in a process: {outcome.failure.text}")
         return outcome.data
 
     async def aclose(self) -> None:
         await self._pool.aclose()
-
-    def _get_remote(self) -> RemoteFunction:
-        if self._remote is None:
-            reference = make_reference(self._function)
-            if isinstance(reference, NotSendable):
-                raise ExecutionFailed(f"{self._function.__name__!r} cannot run in a process: {reference.reason}.")
-            self._remote = self._pool.register(reference, read_function(self._function))
-        return self._remote

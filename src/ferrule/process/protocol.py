@@ -25,7 +25,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from ferrule import errors
 from ferrule.core.call import Progress, ToolExecutionResult
@@ -51,8 +51,6 @@ class ProcessEnvironment(NamedTuple):
 
 
 class FunctionCall(NamedTuple):
-    """Run a function."""
-
     number: int
     """Of the call; all its messages carry it, so that late ones of an earlier call are recognised."""
     call_id: str
@@ -134,23 +132,17 @@ class NestedRequest(NamedTuple):
 
 
 class ProgressReport(NamedTuple):
-    """The progress of the function."""
-
     number: int
     progress: Progress
 
 
 class FunctionResult(NamedTuple):
-    """The function has returned."""
-
     number: int
     data: dict[str, Any]
     parts: tuple[Content, ...]
 
 
 class FunctionError(NamedTuple):
-    """The function has raised."""
-
     number: int
     failure: EncodedError
 
@@ -160,6 +152,9 @@ class FunctionNotLoaded(NamedTuple):
 
     number: int
     failure: EncodedError
+
+
+FunctionEnd: TypeAlias = FunctionResult | FunctionError | FunctionNotLoaded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,7 +291,11 @@ def _is_sendable(value: Any) -> bool:
 def _rebuild_error(failure: EncodedError) -> Exception:
     if failure.state is None:
         return ExecutionFailed(failure.text)
-    cls = _find_exception_class(failure.module, failure.qualname)
+    cls: Any = sys.modules[failure.module]
+    for name in failure.qualname.split("."):
+        cls = vars(cls)[name]  # not getattr: modules can import something when asked for a name
+    if not (isinstance(cls, type) and issubclass(cls, Exception)):
+        raise TypeError(f"{failure.module}.{failure.qualname} is not an exception")
     arguments, attributes = _read_error_state(failure.state)
     # Python's own class below it: its `__init__` sets what nothing else can set (an errno, a position).
     builtin: Any = next(base for base in cls.__mro__ if base.__module__ == "builtins")
@@ -306,12 +305,3 @@ def _rebuild_error(failure: EncodedError) -> Exception:
     if _describe_error(error) != failure.text:
         raise ValueError("the rebuilt exception has another text")
     return error
-
-
-def _find_exception_class(module: str, qualname: str) -> type[Exception]:
-    value: Any = sys.modules[module]
-    for name in qualname.split("."):
-        value = vars(value)[name]  # not getattr: modules can import something when asked for a name
-    if not (isinstance(value, type) and issubclass(value, Exception)):
-        raise TypeError(f"{module}.{qualname} is not an exception")
-    return value

@@ -50,10 +50,18 @@ class ModuleVersion:
 
     @classmethod
     def of(cls, path: Path, read: Callable[[Path], bytes | None]) -> ModuleVersion:
-        sources = _read_with_siblings(path, read)
+        """Read the file and all siblings that it imports, and those that these import."""
+        sources: dict[Path, bytes] = {}
+        pending = [path]
+        while pending:
+            current = pending.pop()
+            source = None if current in sources else read(current)
+            if source is not None:
+                sources[current] = source
+                pending += [current.with_name(f"{name}.py") for name in _find_imported_names(source)]
         content = sha256()
-        for source in sorted(sources):
-            content.update(f"{source.name} {len(sources[source])} ".encode() + sources[source])
+        for file in sorted(sources):
+            content.update(f"{file.name} {len(sources[file])} ".encode() + sources[file])
         identity = sha256(content.digest() + str(path).encode("utf-8", "surrogateescape"))
         name = f"{PACKAGE}.{path.stem.replace('.', '_')}_{identity.hexdigest()[:12]}"
         return cls(path=path, sources=sources, digest=content.hexdigest()[:16], name=name)
@@ -66,7 +74,16 @@ def read_version(path: Path) -> ModuleVersion:
     except OSError as error:
         raise LoadError(f"the file cannot be read: {error.strerror or error}", path=path) from None
     absolute = Path(os.path.abspath(path))
-    return ModuleVersion.of(absolute, lambda source: content if source == absolute else _read_sibling(source))
+
+    def read(source: Path) -> bytes | None:
+        if source == absolute:
+            return content
+        try:
+            return source.read_bytes() if find_sibling_module(source, source.stem) else None
+        except OSError:
+            return None  # deleted meanwhile, or not readable: then it does not count
+
+    return ModuleVersion.of(absolute, read)
 
 
 def load_version(version: ModuleVersion) -> ModuleType:
@@ -83,7 +100,11 @@ def load_version(version: ModuleVersion) -> ModuleType:
         except BaseException:
             del sys.modules[version.name]
             raise
-        _drop_old_versions(version.path)
+        file = str(version.path)
+        own_package = [(name, each) for name, each in list(sys.modules.items()) if name.startswith(f"{PACKAGE}.")]
+        versions = [name for name, each in own_package if getattr(each, "__file__", None) == file]
+        for name in versions[:-MAX_VERSIONS]:
+            del sys.modules[name]
         return module
 
 
@@ -103,7 +124,15 @@ def load_or_explain(version: ModuleVersion, *, display_path: Path) -> ModuleType
 def find_sibling_module(path: Path, module: str) -> Path | None:
     """Return the file beside this one that `import module` loads in it; None for a module that is imported normally."""
     sibling = Path(os.path.abspath(path)).with_name(f"{module}.py")
-    return sibling if sibling.is_file() and not _is_importable_elsewhere(sibling) else None
+    if not sibling.is_file():
+        return None
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return sibling
+    # A folder of that name without code has no origin, and does not hide the file.
+    is_elsewhere = spec is not None and spec.origin is not None and Path(os.path.abspath(spec.origin)) != sibling
+    return None if is_elsewhere else sibling
 
 
 def find_module_version(function: Callable[..., Any]) -> ModuleVersion | None:
@@ -148,18 +177,6 @@ def _make_importer(version: ModuleVersion) -> Callable[..., Any]:
     return import_
 
 
-def _read_with_siblings(path: Path, read: Callable[[Path], bytes | None]) -> dict[Path, bytes]:
-    sources: dict[Path, bytes] = {}
-    pending = [path]
-    while pending:
-        current = pending.pop()
-        source = None if current in sources else read(current)
-        if source is not None:
-            sources[current] = source
-            pending += [current.with_name(f"{name}.py") for name in _find_imported_names(source)]
-    return sources
-
-
 def _find_imported_names(source: bytes) -> set[str]:
     try:
         tree = ast.parse(source)
@@ -172,32 +189,6 @@ def _find_imported_names(source: bytes) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.level <= 1:
             names.update([node.module] if node.module else [alias.name for alias in node.names])
     return {name for name in names if "." not in name}
-
-
-def _read_sibling(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes() if find_sibling_module(path, path.stem) else None
-    except OSError:
-        return None  # deleted meanwhile, or not readable: then it does not count
-
-
-def _is_importable_elsewhere(path: Path) -> bool:
-    try:
-        spec = importlib.util.find_spec(path.stem)
-    except (ImportError, ValueError):
-        return False
-    # A folder of that name without code has no origin, and does not hide the file.
-    return spec is not None and spec.origin is not None and Path(os.path.abspath(spec.origin)) != path
-
-
-def _drop_old_versions(path: Path) -> None:
-    versions = [
-        name
-        for name, module in list(sys.modules.items())
-        if name.startswith(f"{PACKAGE}.") and getattr(module, "__file__", None) == str(path)
-    ]
-    for name in versions[:-MAX_VERSIONS]:
-        del sys.modules[name]
 
 
 def _make_load_error(error: BaseException, version: ModuleVersion, display_path: Path) -> LoadError:

@@ -7,7 +7,7 @@ item is text. A yielded `Progress` is only reported. If a generator returns a va
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Generator
 from typing import Any, NoReturn
 
 from ferrule.core.call import Invocation, Progress
@@ -20,12 +20,18 @@ Report = Callable[[Progress], None]
 def run_blocking(function: Callable[..., Any], bind: Bind, invocation: Invocation) -> Any:
     """Return the result of the function, for a thread without a running event loop."""
     try:
-        value = _call_function(function, bind, invocation)
+        args, kwargs = bind(invocation.params, invocation.context)
+        value = function(*args, **kwargs)
         if inspect.isgenerator(value):
             return _drain_generator(value, invocation.report)
         if not (inspect.isasyncgen(value) or inspect.isawaitable(value)):
             return value
-        return _run_coroutine(_finish(value, invocation.report), invocation)
+        import asyncio  # takes longer than everything else a worker imports, and most workers never need it
+
+        try:
+            return asyncio.run(_finish(value, invocation.report))
+        except asyncio.CancelledError as error:
+            refuse_process_exit(invocation, error)
     except (SystemExit, KeyboardInterrupt, StopIteration) as error:
         refuse_process_exit(invocation, error)
 
@@ -33,17 +39,13 @@ def run_blocking(function: Callable[..., Any], bind: Bind, invocation: Invocatio
 async def run_in_task(function: Callable[..., Any], bind: Bind, invocation: Invocation) -> Any:
     """Return the result of the function, run in the task of the caller."""
     try:
-        value = _call_function(function, bind, invocation)
+        args, kwargs = bind(invocation.params, invocation.context)
+        value = function(*args, **kwargs)
         if inspect.isgenerator(value):
             return _drain_generator(value, invocation.report)
         return await _finish(value, invocation.report)
     except (SystemExit, StopIteration) as error:
         refuse_process_exit(invocation, error)
-
-
-def _call_function(function: Callable[..., Any], bind: Bind, invocation: Invocation) -> Any:
-    args, kwargs = bind(invocation.params, invocation.context)
-    return function(*args, **kwargs)
 
 
 def _drain_generator(generator: Generator[Any, Any, Any], report: Report) -> Any:
@@ -87,12 +89,3 @@ def _add_item(item: Any, items: list[Any], report: Report) -> None:
 
 def _join_items(items: list[Any]) -> Any:
     return "".join(items) if items and all(isinstance(item, str) for item in items) else items
-
-
-def _run_coroutine(coroutine: Coroutine[Any, Any, Any], invocation: Invocation) -> Any:
-    import asyncio  # takes longer than everything else a worker imports, and most workers never need it
-
-    try:
-        return asyncio.run(coroutine)
-    except asyncio.CancelledError as error:
-        refuse_process_exit(invocation, error)

@@ -27,6 +27,7 @@ from ferrule.errors import ExecutionFailed, Rejected
 logger = logging.getLogger("ferrule.process")
 
 NestedCall: TypeAlias = Callable[[], Awaitable[ToolExecutionResult]]
+MAX_THREADS = 256
 _STOP_TIMEOUT = 0.1
 """Seconds a cancelled call waits for its thread."""
 
@@ -34,13 +35,19 @@ _STOP_TIMEOUT = 0.1
 class FunctionThreads:
     """Runs functions in threads of their own, up to a limit."""
 
-    def __init__(self, *, max_threads: int = 256) -> None:
-        self._max_threads = max_threads
+    def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
 
     async def run(self, work: Callable[[Invocation], Any], invocation: Invocation) -> Any:
         """Run `work` in a thread; returns or raises what it does."""
-        self._check_limit(invocation)
+        # Threads do not remove themselves from the list: one that is interrupted could fail to.
+        if len(self._threads) >= MAX_THREADS:
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
+        if len(self._threads) >= MAX_THREADS:
+            raise Rejected(
+                f"Tool {invocation.tool.id!r} needs a thread, but {MAX_THREADS} tools still run in threads, some "
+                "perhaps for ever. Give their requests timeouts, or make them top-level functions of a module."
+            )
         call = _ThreadCall(work, invocation)
         self._threads.append(call.thread)
         call.thread.start()
@@ -57,16 +64,6 @@ class FunctionThreads:
         if error is not None:
             raise error
         return value
-
-    def _check_limit(self, invocation: Invocation) -> None:
-        # Threads do not remove themselves from the list: one that is interrupted could fail to.
-        if len(self._threads) >= self._max_threads:
-            self._threads = [thread for thread in self._threads if thread.is_alive()]
-        if len(self._threads) >= self._max_threads:
-            raise Rejected(
-                f"Tool {invocation.tool.id!r} needs a thread, but {self._max_threads} tools still run in threads, some "
-                "perhaps for ever. Give their requests timeouts, or make them top-level functions of a module."
-            )
 
 
 class _ThreadCall:
@@ -109,7 +106,10 @@ class _ThreadCall:
 
     def _run(self) -> None:
         inside = replace(
-            self._invocation, report=self._report, call_tool=self._call_tool, call_tool_sync=self._call_tool_sync
+            self._invocation,
+            report=partial(self._call_soon, self._forward_report),
+            call_tool=lambda *request: asyncio.wrap_future(self._request(*request)),
+            call_tool_sync=lambda *request: self._request(*request).result(),
         )
         Invocation.current.set(inside)
         outcome: tuple[Any, BaseException | None]
@@ -120,16 +120,8 @@ class _ThreadCall:
         with suppress(SystemExit):  # the caller does not wait any more
             self._call_soon(self._set_outcome, outcome)
 
-    def _report(self, progress: Progress) -> None:
-        self._call_soon(self._forward_report, progress)
-
-    def _call_tool_sync(self, tool_name: str, params: dict[str, Any], action: str | None) -> ToolExecutionResult:
-        return self._request(tool_name, params, action).result()
-
-    def _call_tool(self, tool_name: str, params: dict[str, Any], action: str | None) -> Awaitable[ToolExecutionResult]:
-        return asyncio.wrap_future(self._request(tool_name, params, action))
-
     def _request(self, tool_name: str, params: dict[str, Any], action: str | None) -> Future[ToolExecutionResult]:
+        """Have the event loop call another tool."""
         future: Future[ToolExecutionResult] = Future()
         self._call_soon(self._start_nested, future, partial(self._invocation.call_tool, tool_name, params, action))
         return future
@@ -153,6 +145,9 @@ class _ThreadCall:
             self._invocation.report(progress)
 
     def _start_nested(self, future: Future[ToolExecutionResult], call: NestedCall) -> None:
+        if self._has_ended:  # after the thread asked for it
+            future.cancel()
+            return
         task = self._loop.create_task(self._run_nested(future, call))
         self.nested.add(task)
         task.add_done_callback(self.nested.discard)

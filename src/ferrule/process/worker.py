@@ -32,35 +32,15 @@ from ferrule.core.schema import read_function
 from ferrule.core.schema.binding import Bind, bind_unchanged
 from ferrule.core.spec import Tool, ToolCapability, ToolSpec
 from ferrule.errors import ExecutionFailed
+from ferrule.process import protocol
 from ferrule.process.function_reference import LOADING, FunctionCopy, FunctionReference
 from ferrule.process.groups import become_subreaper
-from ferrule.process.protocol import (
-    HEADER_SIZE,
-    BoundArguments,
-    CallArguments,
-    FunctionCall,
-    FunctionError,
-    FunctionNotLoaded,
-    FunctionResult,
-    FunctionStarted,
-    MissingDeps,
-    NestedReply,
-    NestedRequest,
-    ProcessEnvironment,
-    ProgressReport,
-    decode_error,
-    decode_from_parent,
-    encode_error,
-    encode_message,
-    read_payload_length,
-)
 from ferrule.process.run_function import run_blocking
 
 _PART_TYPES = (Text, Image, Audio, Resource)
 
 
 def main() -> None:
-    """Serve the parent process."""
     parent = _connect_to_parent()
     faulthandler.enable()
     become_subreaper()  # daemons that a call starts are found and ended with it
@@ -74,7 +54,7 @@ class FunctionWorker:
         self._parent = parent
         self._references: dict[int, FunctionReference] = {}
         self._functions: dict[int, tuple[Callable[..., Any], Bind]] = {}
-        self._environment = ProcessEnvironment(None, [], {})
+        self._environment = protocol.ProcessEnvironment(None, [], {})
 
     def serve(self) -> None:
         while (call := self._parent.next_call()) is not None:
@@ -84,24 +64,27 @@ class FunctionWorker:
                     stream.flush()
             self._parent.finish(encoded)
 
-    def _run_call(self, call: FunctionCall) -> bytes:
+    def _run_call(self, call: protocol.FunctionCall) -> bytes:
         if call.reference is not None:
             self._references[call.function] = call.reference
         self._apply_environment(call.environment)
         try:
             function, bind = self._functions.get(call.function) or self._load_function(call.function)
         except BaseException as error:
-            return encode_message(FunctionNotLoaded(call.number, encode_error(error)))
+            return protocol.encode_message(protocol.FunctionNotLoaded(call.number, protocol.encode_error(error)))
         try:
             value = contextvars.Context().run(self._call_function, call, function, bind)
             output = Output.of(value)
             # `Output.of` has converted the value, except where the tool itself built an Output or parts.
-            data = _to_plain_object(output.data) if output is value or output.parts else output.data
-            return encode_message(FunctionResult(call.number, data, tuple(map(_to_plain_part, output.parts))))
+            data: Any = plain_json(output.data) if output is value or output.parts else output.data
+            data = data if isinstance(data, dict) else {"result": data}
+            return protocol.encode_message(
+                protocol.FunctionResult(call.number, data, tuple(map(_to_plain_part, output.parts)))
+            )
         except BaseException as error:
-            return encode_message(FunctionError(call.number, encode_error(error)))
+            return protocol.encode_message(protocol.FunctionError(call.number, protocol.encode_error(error)))
 
-    def _apply_environment(self, environment: ProcessEnvironment | None) -> None:
+    def _apply_environment(self, environment: protocol.ProcessEnvironment | None) -> None:
         if environment is not None:
             sys.path[:] = environment.path
             # Only variables that came from the parent are removed; one that an imported module set here stays.
@@ -124,16 +107,13 @@ class FunctionWorker:
         self._functions[number] = function, bind
         return function, bind
 
-    def _call_function(self, call: FunctionCall, function: Callable[..., Any], bind: Bind) -> Any:
+    def _call_function(self, call: protocol.FunctionCall, function: Callable[..., Any], bind: Bind) -> Any:
         arguments = _read_arguments(call)
         params, context = {}, ToolExecutionContext()
-        if isinstance(arguments, BoundArguments):
+        if isinstance(arguments, protocol.BoundArguments):
             function = partial(function, *arguments.args, **arguments.kwargs)
         else:
-            params = arguments.params
-            variables, deps = _read_variables(arguments.variables), _read_deps(arguments.deps)
-            context = ToolExecutionContext(**arguments.context, variables=variables, deps=deps)
-            context.is_approved = arguments.is_approved
+            params, context = arguments.params, _read_context(arguments)
         invocation = Invocation(
             call_id=call.call_id,
             tool=Tool(spec=ToolSpec(tool_id=call.tool_id), handler="function"),
@@ -149,12 +129,10 @@ class FunctionWorker:
 
     def _report(self, number: int, progress: Progress) -> None:
         if number == self._parent.current_call:
-            fraction = None if progress.fraction is None else float(progress.fraction)
-            data = (
-                _to_plain_part(progress.data) if isinstance(progress.data, _PART_TYPES) else plain_json(progress.data)
-            )
+            fraction, data = None if progress.fraction is None else float(progress.fraction), progress.data
+            data = _to_plain_part(data) if isinstance(data, _PART_TYPES) else plain_json(data)
             plain = Progress(fraction=fraction, message=str(progress.message), data=data, event=str(progress.event))
-            self._parent.send(encode_message(ProgressReport(number, plain)))
+            self._parent.send(protocol.encode_message(protocol.ProgressReport(number, plain)))
 
 
 class ParentConnection:
@@ -170,19 +148,19 @@ class ParentConnection:
         self._send_lock = threading.Lock()
         self._message_arrived = threading.Condition()
         self._is_being_read = False
-        self._calls: deque[FunctionCall | None] = deque()
-        self._requests: dict[int, Future[NestedReply]] = {}
+        self._calls: deque[protocol.FunctionCall | None] = deque()
+        self._requests: dict[int, Future[protocol.NestedReply]] = {}
         self._request_numbers = count(1)
         self.current_call = 0
         """The number of the running call; 0 between calls."""
 
-    def next_call(self) -> FunctionCall | None:
+    def next_call(self) -> protocol.FunctionCall | None:
         """Return the call to run now, or None when the parent sends no more."""
         self._read_until(lambda: bool(self._calls))
         call = self._calls.popleft()
         self.current_call = call.number if call is not None else 0
         if call is not None:
-            self.send(encode_message(FunctionStarted(call.number)))
+            self.send(protocol.encode_message(protocol.FunctionStarted(call.number)))
         return call
 
     def finish(self, encoded: bytes) -> None:
@@ -201,15 +179,18 @@ class ParentConnection:
         """Have the parent call another tool, and wait for the result."""
         if number != self.current_call:
             raise ExecutionFailed("The call that started this thread has ended: it cannot call other tools any more.")
-        request, future = next(self._request_numbers), Future[NestedReply]()
+        plain = plain_json(params)
+        if not isinstance(plain, dict):
+            raise ExecutionFailed("The arguments for another tool must be JSON values: numbers, texts, lists of them.")
+        request, future = next(self._request_numbers), Future[protocol.NestedReply]()
         action = None if action is None else str(action)
-        message = encode_message(NestedRequest(number, request, str(tool_name), _to_plain_params(params), action))
+        message = protocol.encode_message(protocol.NestedRequest(number, request, str(tool_name), plain, action))
         self._requests[request] = future
         self.send(message)
         self._read_until(future.done)
         reply = future.result()
         if reply.failure is not None:
-            raise decode_error(reply.failure)
+            raise protocol.decode_error(reply.failure)
         assert reply.result is not None
         return reply.result
 
@@ -229,26 +210,19 @@ class ParentConnection:
                 self._is_being_read = True
                 self._message_arrived.release()
                 try:
-                    message = self._receive()
+                    header = self._read_exactly(protocol.HEADER_SIZE)
+                    payload = self._read_exactly(protocol.read_payload_length(header)) if header else b""
+                    message: protocol.FunctionCall | protocol.NestedReply | None = (
+                        protocol.decode_from_parent(payload) if payload else None
+                    )
                 finally:
                     self._message_arrived.acquire()
                     self._is_being_read = False
-                self._dispatch(message)
+                if not isinstance(message, protocol.NestedReply):
+                    self._calls.append(message)
+                elif (future := self._requests.pop(message.request, None)) and future.set_running_or_notify_cancel():
+                    future.set_result(message)
                 self._message_arrived.notify_all()
-
-    def _dispatch(self, message: FunctionCall | NestedReply | None) -> None:
-        if isinstance(message, NestedReply):
-            future = self._requests.pop(message.request, None)
-            if future is not None and future.set_running_or_notify_cancel():
-                future.set_result(message)
-        else:
-            self._calls.append(message)
-
-    def _receive(self) -> FunctionCall | NestedReply | None:
-        header = self._read_exactly(HEADER_SIZE)
-        payload = self._read_exactly(read_payload_length(header)) if header else b""
-        message: FunctionCall | NestedReply | None = decode_from_parent(payload) if payload else None
-        return message
 
     def _read_exactly(self, size: int) -> bytearray:
         """Return exactly `size` bytes; nothing when the parent sends no more."""
@@ -292,18 +266,6 @@ def _exit_with_parent(parent_pipe: int) -> None:
 # Plain values
 
 
-def _to_plain_object(data: Any) -> dict[str, Any]:
-    plain = plain_json(data)
-    return plain if isinstance(plain, dict) else {"result": plain}
-
-
-def _to_plain_params(params: dict[str, Any]) -> dict[str, Any]:
-    plain = plain_json(params)
-    if not isinstance(plain, dict):
-        raise ExecutionFailed("The arguments for another tool must be JSON values: numbers, texts, lists of them.")
-    return plain
-
-
 def _to_plain_part(part: Content) -> Content:
     """Build the same part from text and bytes only, whatever the tool put into it."""
     part_type = next(each for each in _PART_TYPES if isinstance(part, each))  # not a subclass of the tool
@@ -314,9 +276,9 @@ def _to_plain_part(part: Content) -> Content:
     return part_type(**plain)  # type: ignore[arg-type]
 
 
-def _read_arguments(call: FunctionCall) -> CallArguments | BoundArguments:
+def _read_arguments(call: protocol.FunctionCall) -> protocol.CallArguments | protocol.BoundArguments:
     try:
-        arguments: CallArguments | BoundArguments = pickle.loads(call.arguments)
+        arguments: protocol.CallArguments | protocol.BoundArguments = pickle.loads(call.arguments)
     except Exception as error:  # pickle raises whatever the objects it creates raise
         raise ExecutionFailed(
             f"The arguments of tool {call.tool_id!r} cannot be read in a worker process ({error}). "
@@ -325,18 +287,17 @@ def _read_arguments(call: FunctionCall) -> CallArguments | BoundArguments:
     return arguments
 
 
-def _read_deps(pickled: bytes) -> Any:
-    try:
-        return pickle.loads(pickled) if pickled else None
-    except Exception as error:
-        return MissingDeps(f"they cannot be read in this worker process ({error})")
-
-
-def _read_variables(pickled: dict[str, bytes]) -> dict[str, Any]:
+def _read_context(arguments: protocol.CallArguments) -> ToolExecutionContext:
     variables = {}
-    for name, value in pickled.items():
+    for name, value in arguments.variables.items():
         try:
             variables[name] = pickle.loads(value)
         except Exception as error:
             print(f"ferrule: variable {name!r} cannot be read in this worker process: {error}", file=sys.stderr)
-    return variables
+    try:
+        deps = pickle.loads(arguments.deps) if arguments.deps else None
+    except Exception as error:
+        deps = protocol.MissingDeps(f"they cannot be read in this worker process ({error})")
+    context = ToolExecutionContext(**arguments.context, variables=variables, deps=deps)
+    context.is_approved = arguments.is_approved
+    return context

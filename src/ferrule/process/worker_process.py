@@ -303,8 +303,15 @@ class WorkerChannel:
             if (message := self._next_message()) is not None:
                 return message
             await self._wait_until_ready(to_write=False)
-            with contextlib.suppress(BlockingIOError):
-                self._buffer += self._read_chunk()
+            try:
+                chunk = self._socket.recv(_READ_SIZE)
+            except BlockingIOError:
+                continue
+            except ConnectionError:
+                chunk = b""
+            if not chunk:
+                raise EOFError("the worker is gone")
+            self._buffer += chunk
 
     def is_open(self) -> bool:
         """Return whether the worker had not closed its end just now."""
@@ -322,15 +329,6 @@ class WorkerChannel:
 
     def close(self) -> None:
         self._socket.close()
-
-    def _read_chunk(self) -> bytes:
-        try:
-            chunk = self._socket.recv(_READ_SIZE)
-        except ConnectionError:
-            chunk = b""
-        if not chunk:
-            raise EOFError("the worker is gone")
-        return chunk
 
     def _next_message(self) -> Any:
         buffer = self._buffer
@@ -351,16 +349,10 @@ class WorkerChannel:
         return message
 
     async def _wait_until_ready(self, *, to_write: bool) -> None:
-        loop = asyncio.get_running_loop()
-        ready = loop.create_future()
+        loop, ready = asyncio.get_running_loop(), asyncio.Event()
         watch, unwatch = (loop.add_writer, loop.remove_writer) if to_write else (loop.add_reader, loop.remove_reader)
-        watch(self._descriptor, _set_ready, ready)
+        watch(self._descriptor, ready.set)
         try:
-            await ready
+            await ready.wait()
         finally:
             unwatch(self._descriptor)
-
-
-def _set_ready(ready: asyncio.Future[None]) -> None:
-    if not ready.done():  # the loop may call again before the waiting task has run
-        ready.set_result(None)

@@ -6,14 +6,12 @@ The same transaction records the start of the call: whatever is killed, an appro
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, Final
 
-from ferrule.store.database import CallStart, StoreDatabase
-from ferrule.store.sql import sa
-from ferrule.store.tables import BINDING_COLUMNS, get_table
+from ferrule.store.database import StoreDatabase
+from ferrule.store.tables import BINDING_COLUMNS, get_table, sa
 
 OPEN_STATES: Final = ("pending", "approved")
 """Of requests that expire."""
@@ -99,24 +97,24 @@ def decide_approval(
 
 
 def use_approval(
-    database: StoreDatabase, approval_id: str, binding: Mapping[str, str], start: CallStart, now: float
+    database: StoreDatabase,
+    approval_id: str,
+    binding: Mapping[str, str],
+    record_id: str,
+    *,
+    line: bytes,
+    owner: str,
+    now: float,
 ) -> bool:
     """Use an approval and record the start of its call; False when another call was first or it covers another one."""
     table = get_table("approvals")
     conditions = [*_covers(binding, now), table.c.state == "approved", table.c.approval_id == approval_id]
-    values = {"state": "used", "used_by": start.record_id, "used_at": now}
+    values = {"state": "used", "used_by": record_id, "used_at": now}
     with database.write() as connection:
         is_used = connection.execute(table.update().where(*conditions).values(values)).rowcount == 1
         if is_used:
-            database.insert_start(connection, start)
+            database.insert_start(connection, line, owner)
         return is_used
-
-
-def delete_approvals(connection: sa.Connection, before: float) -> int:
-    """Delete requests that were made before a time and are used, refused or have expired; returns how many."""
-    table = get_table("approvals")
-    is_open = table.c.state.in_(OPEN_STATES) & (table.c.expires_at > time.time())
-    return connection.execute(table.delete().where(table.c.created_at < before, ~is_open)).rowcount
 
 
 def _covers(binding: Mapping[str, str], now: float) -> list[sa.ColumnElement[bool]]:

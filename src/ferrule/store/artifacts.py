@@ -35,9 +35,8 @@ class Artifact:
 class ArtifactStore:
     """A directory of artifacts; without a directory the newest ones in memory."""
 
-    def __init__(self, directory: Path | None = None, *, max_memory_bytes: int = MAX_MEMORY_BYTES) -> None:
+    def __init__(self, directory: Path | None = None) -> None:
         self._directory = directory
-        self._max_memory_bytes = max_memory_bytes
         self._memory: dict[str, bytes] = {}
         self._lock = threading.Lock()
 
@@ -45,7 +44,12 @@ class ArtifactStore:
         artifact_id = sha256(data).hexdigest()
         try:
             if self._directory is None:
-                self._put_in_memory(artifact_id, data)
+                with self._lock:
+                    self._memory.pop(artifact_id, None)
+                    self._memory[artifact_id] = data
+                    total = sum(map(len, self._memory.values()))
+                    while total > MAX_MEMORY_BYTES and len(self._memory) > 1:
+                        total -= len(self._memory.pop(next(iter(self._memory))))
             else:
                 path = self._path(self._directory, artifact_id)
                 try:
@@ -90,14 +94,6 @@ class ArtifactStore:
             with suppress(FileNotFoundError):
                 if _ID.match(path.name) and path.stat().st_mtime < timestamp:
                     yield path.name
-
-    def _put_in_memory(self, artifact_id: str, data: bytes) -> None:
-        with self._lock:
-            self._memory.pop(artifact_id, None)
-            self._memory[artifact_id] = data
-            total = sum(map(len, self._memory.values()))
-            while total > self._max_memory_bytes and len(self._memory) > 1:
-                total -= len(self._memory.pop(next(iter(self._memory))))
 
     @staticmethod
     def _path(directory: Path, artifact_id: str) -> Path:

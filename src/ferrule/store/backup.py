@@ -23,9 +23,8 @@ def back_up_store(location: StoreLocation, folder: Path) -> Path:
         raise StoreError(f"{folder} is not empty. Name a new folder.")
     source = _find_file(location)
     make_directory(folder)
-    if (
-        location.journal is not None and location.journal.is_dir()
-    ):  # before the database: a record that moves meanwhile is in both, which does no harm
+    # Before the database: a record that moves meanwhile is in both, which does no harm.
+    if location.journal is not None and location.journal.is_dir():
         shutil.copytree(location.journal, folder / _JOURNAL, copy_function=_copy_if_there)
     with closing(sqlite3.connect(source)) as database, closing(sqlite3.connect(folder / _DATABASE)) as copy:
         database.backup(copy)

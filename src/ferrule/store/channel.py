@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from ferrule.errors import StoreError
 from ferrule.store.database import StoreDatabase
-from ferrule.store.sql import sa
+from ferrule.store.tables import sa
 
 logger = logging.getLogger("ferrule.store")
 
@@ -80,9 +80,15 @@ class StoreChannel:
             while not self._queue.empty():
                 messages.append(self._queue.get_nowait())
             try:
-                await asyncio.to_thread(_notify, self._database, self._sender, messages)
+                await asyncio.to_thread(self._notify, messages)
             except StoreError as error:  # they would be late in any case
                 logger.warning("messages=<%d>, error=<%s> | not sent to other servers", len(messages), error)
+
+    def _notify(self, messages: Sequence[ChannelMessage]) -> None:
+        with self._database.write() as connection:
+            name = _channel_name(str(connection.exec_driver_sql("SELECT current_schema()").scalar_one()))
+            for payload in pack_messages(self._sender, messages):
+                connection.execute(sa.text("SELECT pg_notify(:name, :payload)"), {"name": name, "payload": payload})
 
     def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         while not self._is_stopped.is_set():
@@ -118,13 +124,6 @@ class StoreChannel:
             return
         for message in () if is_own else readable:
             loop.call_soon_threadsafe(self._receive, message)
-
-
-def _notify(database: StoreDatabase, sender: str, messages: Sequence[ChannelMessage]) -> None:
-    with database.write() as connection:
-        name = _channel_name(str(connection.exec_driver_sql("SELECT current_schema()").scalar_one()))
-        for payload in pack_messages(sender, messages):
-            connection.execute(sa.text("SELECT pg_notify(:name, :payload)"), {"name": name, "payload": payload})
 
 
 def pack_messages(sender: str, messages: Sequence[ChannelMessage]) -> list[str]:

@@ -10,14 +10,7 @@ from typing import Any
 
 from ferrule.store.database import StoreDatabase
 from ferrule.store.leases import read_database_clock
-from ferrule.store.sql import sa
-from ferrule.store.tables import get_table
-
-
-def delete_requests(connection: sa.Connection, before: float) -> int:
-    """Delete requests that were made before a time, with their responses; returns how many."""
-    table = get_table("requests")
-    return connection.execute(table.delete().where(table.c.created_at < before)).rowcount
+from ferrule.store.tables import get_table, sa
 
 
 def claim_request(
@@ -33,7 +26,7 @@ def claim_request(
     with database.write() as connection:
         now = read_database_clock(connection)
         values = {"principal": principal, "key": key, "digest": digest, "created_at": now, "claim_id": claim_id}
-        delete_requests(connection, now - lifetime)
+        connection.execute(table.delete().where(table.c.created_at < now - lifetime))
         is_first = connection.execute(
             sa.text(
                 "INSERT INTO requests (principal, key, digest, created_at, claim_id) "

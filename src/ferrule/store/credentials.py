@@ -26,8 +26,7 @@ from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import MissingExtra, SetupError
 from ferrule.store.database import StoreDatabase
 from ferrule.store.location import make_directory, settings_directory
-from ferrule.store.sql import sa
-from ferrule.store.tables import get_table, upsert_statement
+from ferrule.store.tables import get_table, sa, upsert_statement
 
 if TYPE_CHECKING:
     from cryptography.fernet import MultiFernet
@@ -53,8 +52,6 @@ class CredentialEntry:
 
 
 class Credentials:
-    """The credentials of a store."""
-
     def __init__(self, query: Callable[..., Awaitable[Any]], environ: Mapping[str, str] = os.environ) -> None:
         """Take a `query` that runs a function of the database in a thread."""
         self._query, self._environ = query, environ
@@ -82,7 +79,6 @@ class Credentials:
         )
 
     async def set(self, account: str, name: str, secret: str) -> None:
-        """Store a secret, in place of an earlier one."""
         if not 0 < len(secret) <= MAX_SECRET_LENGTH:
             raise SetupError(f"A credential has 1 to {MAX_SECRET_LENGTH:,} characters. Nothing was stored.")
         ciphertext = self._read_keys(may_create=True).encrypt(json.dumps([account, name, secret]).encode())
@@ -97,8 +93,6 @@ class Credentials:
         return bool(deleted)
 
     async def list_entries(self, account: str | None = None) -> list[CredentialEntry]:
-        """Return the entries of an account, or of all accounts."""
-
         def find(database: StoreDatabase) -> list[Any]:
             table = get_table("credentials")
             query = sa.select(table.c.account, table.c.name, table.c.updated_at)
@@ -161,11 +155,10 @@ def _read_private_file(path: Path) -> str:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise SetupError(f"{path} is not a file.")
-            if hasattr(os, "getuid"):
-                if status.st_uid not in (os.getuid(), 0):
-                    raise SetupError(f"The key file {path} belongs to another user. Use one of your own.")
-                if status.st_mode & 0o077:
-                    raise SetupError(f"Others can read the key file {path}. Run: chmod 600 {path}")
+            if status.st_uid not in (os.getuid(), 0):
+                raise SetupError(f"The key file {path} belongs to another user. Use one of your own.")
+            if status.st_mode & 0o077:
+                raise SetupError(f"Others can read the key file {path}. Run: chmod 600 {path}")
             return file.read(65_536).decode()
     except FileNotFoundError:
         raise SetupError(

@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,8 +17,7 @@ from ferrule.errors import StoreError
 from ferrule.store.encoding import last_line_per_entry, last_line_per_record, split_entries_from_calls
 from ferrule.store.entry_streams import insert_entries_statement, json_lines_sql, late_streams_statement
 from ferrule.store.location import StoreLocation, hide_password, make_file
-from ferrule.store.sql import sa
-from ferrule.store.tables import create_tables, get_table, has_tables
+from ferrule.store.tables import create_tables, get_table, has_tables, sa
 
 logger = logging.getLogger("ferrule.store")
 
@@ -42,17 +40,6 @@ _POSTGRES_SETTINGS: Final = {
 }
 """What the server is told for each connection."""
 _CREATION_LOCK = 0x666572  # any number; only this module uses it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallStart:
-    """The start of a call that is recorded immediately, and not through the journal."""
-
-    record_id: str
-    line: bytes
-    """As in the journal."""
-    owner: str
-    """The journal of the process that makes the call."""
 
 
 class StoreDatabase:
@@ -103,20 +90,19 @@ class StoreDatabase:
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
-        with _raise_as_store_error(self._location), self._open_engine().connect() as connection:
+        with self.raise_as_store_error(), self._open_engine().connect() as connection:
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
         with (
-            _raise_as_store_error(self._location),
+            self.raise_as_store_error(),
             self._open_engine().connect() as connection,
             connection.execution_options(ferrule_writes=True).begin(),
         ):
             yield connection
 
     def find(self, query: sa.Select[Any] | str, values: Mapping[str, Any] | None = None) -> list[Any]:
-        """Return the rows that a query finds."""
         with self.read() as connection:
             return list(connection.execute(sa.text(query) if isinstance(query, str) else query, values))
 
@@ -138,8 +124,31 @@ class StoreDatabase:
         session.autocommit = True
         return session
 
-    def raise_as_store_error(self) -> AbstractContextManager[None]:
-        return _raise_as_store_error(self._location)
+    @contextmanager
+    def raise_as_store_error(self) -> Iterator[None]:
+        import sqlite3
+
+        from sqlalchemy.exc import SQLAlchemyError
+
+        # UnicodeDecodeError: a text of a damaged file, or the message about it, which the driver cannot decode.
+        errors: tuple[type[Exception], ...] = (SQLAlchemyError, sqlite3.Error, UnicodeDecodeError)
+        if self._location.kind == "postgresql":
+            import psycopg
+
+            errors += (psycopg.Error,)
+        try:
+            yield
+        except errors as error:
+            cause, name = getattr(error, "orig", None) or error, self._location.display_name
+            reason, state = hide_password(str(cause)).strip(), getattr(cause, "sqlstate", None)
+            if self._location.kind != "postgresql":
+                failure = StoreError(f"the store failed: {reason}")
+                failure.add_note(name)
+            else:  # whose messages name hosts, users and values
+                text = f"{type(cause).__name__}, SQLSTATE {state}" if state else "the database cannot be reached"
+                failure = StoreError(f"the store failed: {text}")
+                failure.add_note(f"{name}: {reason}")
+            raise failure from error
 
     def insert_journal_lines(self, lines: Sequence[bytes], owner: str, *, is_abandoned: bool = False) -> int:
         """Insert lines into the tables; returns how many the database rejected because of their content.
@@ -148,11 +157,11 @@ class StoreDatabase:
         run that continues on another machine would make the call again otherwise.
         """
         entries, calls = split_entries_from_calls(lines)
-        replaced_after = time.time() if is_abandoned else 0.0
+        replaced_after, is_postgres = time.time() if is_abandoned else 0.0, self._location.kind == "postgresql"
         inserts: list[tuple[list[bytes], str, Mapping[str, Any]]] = []
         if entries:
             values: Mapping[str, Any] = {"replaced_after": replaced_after}
-            if self._location.kind == "postgresql":
+            if is_postgres:
                 values = {**values, "owner": owner}
             inserts.append((last_line_per_entry(entries), self._insert_entries, values))
         if calls:
@@ -161,26 +170,27 @@ class StoreDatabase:
             with self.write() as connection:
                 for rows, statement, values in inserts:
                     inserted = _execute_with_lines(connection, statement, rows, values).rowcount
-                    if statement is self._insert_entries and inserted < len(rows):
-                        self._log_late_entries(connection, rows, owner)
+                    # In SQLite, lines that are not inserted are older than what is there.
+                    if statement is self._insert_entries and is_postgres and inserted < len(rows):
+                        late_streams = late_streams_statement(connection.dialect)
+                        for (stream,) in _execute_with_lines(connection, late_streams, rows, {"owner": owner}):
+                            logger.warning(
+                                "stream=<%s> | entries came too late and are discarded: another process has had its "
+                                "lock since",
+                                stream,
+                            )
             return 0
         except StoreError as error:
             if not _is_content_error(error.__cause__):
                 raise
         return sum(self._insert_lines(*insert) for insert in inserts)
 
-    def _log_late_entries(self, connection: sa.Connection, lines: list[bytes], owner: str) -> None:
-        if self._location.kind != "postgresql":  # where such lines are older than what is there
-            return
-        statement = late_streams_statement(connection.dialect)
-        for (stream,) in _execute_with_lines(connection, statement, lines, {"owner": owner}):
-            logger.warning(
-                "stream=<%s> | entries came too late and are discarded: another process has had its lock since", stream
-            )
+    def insert_start(self, connection: sa.Connection, line: bytes, owner: str) -> None:
+        """Record the start of a call in the transaction of a connection; a call that has ended stays as it is.
 
-    def insert_start(self, connection: sa.Connection, start: CallStart) -> None:
-        """Record the start of a call in the transaction of a connection; a call that has ended stays as it is."""
-        _execute_with_lines(connection, self._insert_start, [start.line], {"owner": start.owner})
+        `line` is the line of the journal of `owner`, which it need not pass then.
+        """
+        _execute_with_lines(connection, self._insert_start, [line], {"owner": owner})
 
     def _insert_lines(self, lines: list[bytes], statement: str, values: Mapping[str, Any]) -> int:
         try:
@@ -283,48 +293,16 @@ def _insert_calls_statement(dialect: sa.Dialect, replaces_if: str) -> str:
     calls = get_table("tool_calls")
     columns = [column for column in calls.columns if column.name != "owner"]
     names = [column.name for column in columns]
-    values = [_column_value(number, column, dialect) for number, column in enumerate(columns)]
+    values = [f"CAST(line.value->>{number} AS {c.type.compile(dialect)})" for number, c in enumerate(columns)]
+    for name in JSON_COLUMNS:
+        values[names.index(name)] = f"line.value->{names.index(name)}"
+    values[names.index("status")] = f"COALESCE(line.value->>{names.index('status')}, 'running')"
     changes = [f"{name} = excluded.{name}" for name in names if name != "record_id"]
     return (
         f"INSERT INTO {calls.name} ({', '.join(names)}, owner) SELECT {', '.join(values)}, :owner "
         f"FROM {json_lines_sql(dialect)} "
         f"WHERE true ON CONFLICT (record_id) DO UPDATE SET {', '.join(changes)} WHERE {replaces_if}"
     )
-
-
-def _column_value(number: int, column: sa.Column[Any], dialect: sa.Dialect) -> str:
-    if column.name in JSON_COLUMNS:
-        return f"line.value->{number}"
-    if column.name == "status":
-        return f"COALESCE(line.value->>{number}, 'running')"
-    return f"CAST(line.value->>{number} AS {column.type.compile(dialect)})"
-
-
-@contextmanager
-def _raise_as_store_error(location: StoreLocation) -> Iterator[None]:
-    import sqlite3
-
-    from sqlalchemy.exc import SQLAlchemyError
-
-    # UnicodeDecodeError: a text of a damaged file, or the message about it, which the driver cannot decode.
-    errors: tuple[type[Exception], ...] = (SQLAlchemyError, sqlite3.Error, UnicodeDecodeError)
-    if location.kind == "postgresql":
-        import psycopg
-
-        errors += (psycopg.Error,)
-    try:
-        yield
-    except errors as error:
-        cause = getattr(error, "orig", None) or error
-        reason, state = hide_password(str(cause)).strip(), getattr(cause, "sqlstate", None)
-        if location.kind != "postgresql":
-            failure = StoreError(f"the store failed: {reason}")
-            failure.add_note(location.display_name)
-        else:  # whose messages name hosts, users and values
-            text = "the database cannot be reached" if state is None else f"{type(cause).__name__}, SQLSTATE {state}"
-            failure = StoreError(f"the store failed: {text}")
-            failure.add_note(f"{location.display_name}: {reason}")
-        raise failure from error
 
 
 def _is_content_error(error: BaseException | None) -> bool:

@@ -49,7 +49,6 @@ def encode_call_end(record: ToolCallRecord, redaction: Redaction, secret_names: 
 
 
 def last_line_per_record(lines: Sequence[bytes]) -> list[bytes]:
-    """Return the last line of each record."""
     by_id = {line.partition(b'",')[0]: line for line in lines}
     if b"\\" in b"".join(by_id):  # an id that contains a quotation mark, where `partition` may have cut it
         # Such an id is too rare to parse: its line is not merged with others.
@@ -181,7 +180,6 @@ def encode_entry(stream: str, key: str, value: Any, redaction: Redaction) -> byt
 
 
 def split_entries_from_calls(lines: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """Return the lines of entries and the lines of call records."""
     entries: list[bytes] = []
     records: list[bytes] = []
     for line in lines:

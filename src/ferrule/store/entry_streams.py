@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ferrule.store.encoding import parse_stored_json
 from ferrule.store.escapes import ESCAPE_MARK, escape_text, map_texts, unescape_text
 from ferrule.store.leases import LOCK_PREFIX
-from ferrule.store.sql import sa
+from ferrule.store.tables import sa
 
 if TYPE_CHECKING:
     from ferrule.store.database import StoreDatabase

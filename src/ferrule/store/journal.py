@@ -274,13 +274,7 @@ class JournalSegment:
     """One file of a journal, locked by the process that has it open and deleted when all of it is in the database."""
 
     def __init__(
-        self,
-        path: Path,
-        fd: int,
-        owner: str,
-        position: int,
-        end: int,
-        memory: mmap.mmap | _UnmappedFile | None = None,
+        self, path: Path, fd: int, owner: str, position: int, end: int, memory: mmap.mmap | _UnmappedFile | None = None
     ) -> None:
         self.path, self.fd, self.owner = path, fd, owner
         self._is_damaged = False
@@ -371,7 +365,12 @@ class JournalSegment:
     def _select_intact(self, lines: list[bytes]) -> list[bytes]:
         """Return the complete, undamaged lines without their checksums."""
         without_gap = [line for line in lines if b"\0" not in line]
-        intact = [line[CHECKSUM_LENGTH:] for line in without_gap if _has_correct_checksum(line)]
+        # The checksum was computed over the line with its end, which `split` has removed.
+        intact = [
+            line[CHECKSUM_LENGTH:]
+            for line in without_gap
+            if line[:CHECKSUM_LENGTH] == hexlify(_PACK_CHECKSUM(crc32(b"\n", crc32(line[CHECKSUM_LENGTH:]))))
+        ]
         if damaged := len(without_gap) - len(intact):
             self._is_damaged = True
             logger.error("segment=<%s>, lines=<%d> | damaged, not imported; the file is kept", self.path, damaged)
@@ -458,11 +457,6 @@ def _is_locked(path: Path) -> bool:
     finally:
         os.close(fd)
     return False
-
-
-def _has_correct_checksum(line: bytes) -> bool:
-    # The checksum was computed over the line with its end, which `split` has removed.
-    return line[:CHECKSUM_LENGTH] == hexlify(_PACK_CHECKSUM(crc32(b"\n", crc32(line[CHECKSUM_LENGTH:]))))
 
 
 def _parse_header(header: bytes, path: Path) -> str:

@@ -60,8 +60,7 @@ from ferrule.errors import LockHeld, StoreError
 from ferrule.store.escapes import escape_text, unescape_text
 from ferrule.store.journal import Journal
 from ferrule.store.location import StoreLocation, make_directory
-from ferrule.store.sql import sa
-from ferrule.store.tables import get_table
+from ferrule.store.tables import get_table, sa
 
 if TYPE_CHECKING:
     from ferrule.store.database import StoreDatabase
@@ -292,21 +291,25 @@ class RowLeases:
             if row is None:
                 connection.execute(sa.text(_DELETE_ENDED), {"before": now - MAX_ROW_AGE})
                 statement = _INSERT
-            elif row.owner == owner or not row.expires_at or self._has_ended(row, now):
-                statement, writer = _UPDATE, row.writer
-            else:
+            elif row.owner != owner and (
+                row.expires_at > now
+                or (row.expires_at and row.writer is not None and self._journal.is_used_by(row.owner))
+            ):
                 return None
+            else:
+                statement, writer = _UPDATE, row.writer
             values: dict[str, Any] = {"key": escape_text(key), "owner": owner, "writer": writer, "details": details}
             values |= {"now": now, "end": now + LEASE_SECONDS}
             if connection.execute(sa.text(statement), values).rowcount != 1:
                 return None  # another process has inserted the row
-        self._confirm(key, sent_at)
+        with self._mutex:
+            self._sent_times[key] = sent_at
+            if self._thread is None:
+                thread = threading.Thread(target=self._renew_while_held, name="ferrule-leases", daemon=True)
+                thread.start()  # which fails if the process may not have more threads; the next lease tries again
+                self._thread = thread
         has_died = row is not None and row.owner != owner and row.expires_at
         return Takeover(dead_owner=row.owner if has_died else "", writer=writer)
-
-    def _has_ended(self, row: Any, now: float) -> bool:
-        is_lock_of_living_owner = row.writer is not None and self._journal.is_used_by(row.owner)
-        return row.expires_at <= now and not is_lock_of_living_owner
 
     @_repeated_after_pause
     def register_writer(self, key: str) -> bool:
@@ -371,14 +374,6 @@ class RowLeases:
             is_valid = (table.c.expires_at > read_database_clock(connection)) & (table.c.part == "")
             rows = connection.execute(table.select().where(condition & is_valid)).all()
         return [Lease(key=unescape_text(row.key), owner=row.owner, details=row.details) for row in rows]
-
-    def _confirm(self, key: str, sent_at: float) -> None:
-        with self._mutex:
-            self._sent_times[key] = sent_at
-            if self._thread is None:
-                thread = threading.Thread(target=self._renew_while_held, name="ferrule-leases", daemon=True)
-                thread.start()  # which fails if the process may not have more threads; the next lease tries again
-                self._thread = thread
 
     def _renew_while_held(self) -> None:
         while True:
@@ -459,6 +454,16 @@ _DELETE_ENDED: Final = (
 Leases: TypeAlias = FileLeases | RowLeases
 
 
+def take_patiently(leases: Leases, key: str, details: str = "") -> Takeover | None:
+    """Take a lease, with several attempts: one that looks at the file of a lease locks the file for an instant."""
+    for attempt in range(MAX_ATTEMPTS):
+        if attempt:
+            time.sleep(ATTEMPT_INTERVAL)
+        if (takeover := leases.take(key, details)) is not None:
+            return takeover
+    return None
+
+
 def open_leases(location: StoreLocation, database: StoreDatabase, journal: Journal) -> Leases:
     if location.kind == "postgresql":
         return RowLeases(database, journal)
@@ -488,12 +493,9 @@ class StoreLocks:
                 raise LockHeld(name)
             self._names.add(name)
         try:
-            for attempt in range(MAX_ATTEMPTS):
-                if attempt:
-                    time.sleep(ATTEMPT_INTERVAL)
-                if (takeover := self._leases.take(LOCK_PREFIX + name)) is not None:
-                    return takeover
-            raise LockHeld(name)
+            if (takeover := take_patiently(self._leases, LOCK_PREFIX + name)) is None:
+                raise LockHeld(name)
+            return takeover
         except BaseException as error:
             if isinstance(error, StoreError) and not isinstance(error, LockHeld):
                 self.release_later(name)  # the database may have given the lease, and only its answer was lost
@@ -564,15 +566,6 @@ class StoreLocks:
         with suppress(StoreError):  # the database is away: the leases end soon
             self.release_due(self.due_for_release())
         self._leases.close()
-
-
-def delete_writers(connection: sa.Connection, before: float) -> None:
-    """Delete the old locks of streams that are deleted."""
-    statement = sa.text(
-        "DELETE FROM leases WHERE writer IS NOT NULL AND taken_at < :before AND expires_at < :before "
-        "AND NOT EXISTS (SELECT 1 FROM entries WHERE stream = substr(leases.key, :begin))"
-    )
-    connection.execute(statement, {"before": before, "begin": len(LOCK_PREFIX) + 1})
 
 
 def read_machine_clock() -> float:

@@ -54,8 +54,11 @@ def parse_location(url: str | None, journal_directory: Path | str | None = None)
             return StoreLocation(kind="memory")
         if rest.startswith("/") and len(rest) > 1:
             return _locate_sqlite(rest[1:], journal_directory)
-    if scheme in ("postgresql", "postgres", "postgresql+psycopg") and _has_database_name(f"postgresql://{rest}"):
-        return _locate_postgres(rest, journal_directory)
+    if scheme in ("postgresql", "postgres", "postgresql+psycopg"):
+        with suppress(ValueError):
+            parts = urlsplit(f"postgresql://{rest}")
+            if parts.path.strip("/") and (parts.port is None or parts.port > 0):
+                return _locate_postgres(rest, journal_directory)
     raise StoreError(
         f"{hide_password(url or '')!r} is not the address of a store. Write sqlite:///calls.db or a path for a file, "
         "sqlite:////absolute/calls.db for an absolute path, postgresql://user:password@host/database for Postgres, "
@@ -105,14 +108,6 @@ def _locate_postgres(rest: str, journal_directory: Path | str | None) -> StoreLo
         artifacts=own / "artifacts",
         display_name=hide_password(f"postgresql://{rest}"),
     )
-
-
-def _has_database_name(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return bool(parts.path.strip("/")) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        return False
 
 
 def _database_directory(shared: Path, name: str, identity: str) -> Path:

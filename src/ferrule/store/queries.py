@@ -14,25 +14,12 @@ from ferrule.store.approvals import OPEN_STATES
 from ferrule.store.database import JSON_COLUMNS, StoreDatabase
 from ferrule.store.encoding import decode_json_column
 from ferrule.store.escapes import escape_text, unescape_text
-from ferrule.store.record import (
-    Status,
-    ToolCallRecord,
-    ToolCallSummary,
-    percent,
-)
-from ferrule.store.sql import sa
-from ferrule.store.tables import IS_FAILURE, get_table
+from ferrule.store.record import Status, ToolCallRecord, ToolCallSummary, percent
+from ferrule.store.tables import IS_FAILURE, get_table, sa
 
 BEST_INDEX_FIRST = (
-    "conversation_id",
-    "workflow_id",
-    "caller_id",
-    "principal",
-    "tool_name",
-    "error_type",
-    "caller_type",
-    "status",
-    "action",
+    *("conversation_id", "workflow_id", "caller_id", "principal", "tool_name"),
+    *("error_type", "caller_type", "status", "action"),
 )
 """Of several conditions, the one that usually matches the fewest calls is looked up in its index; the rest filter."""
 

@@ -6,25 +6,20 @@ for a person or is in progress is never deleted. Streams of other kinds stay: th
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeAlias
 
 from ferrule.errors import LockHeld, SetupError
-from ferrule.store.approvals import delete_approvals
 from ferrule.store.artifacts import ArtifactStore
-from ferrule.store.client_requests import delete_requests
 from ferrule.store.database import StoreDatabase
 from ferrule.store.encoding import parse_stored_json
 from ferrule.store.escapes import unescape_text
-from ferrule.store.leases import StoreLocks, delete_writers
-from ferrule.store.spending import delete_spending
-from ferrule.store.sql import sa
-from ferrule.store.tables import get_table
-from ferrule.store.tokens import delete_ended_tokens
-from ferrule.store.tool_vectors import delete_vectors
+from ferrule.store.leases import LOCK_PREFIX, StoreLocks
+from ferrule.store.tables import get_table, sa
 
 Transaction: TypeAlias = "Callable[[], AbstractContextManager[sa.Connection]]"
 
@@ -36,16 +31,27 @@ _OLD_RUNS = (
     "GROUP BY stream HAVING MAX(written_at) < :before"
 )
 _LAST_ENTRIES = "SELECT CAST(value AS TEXT) FROM entries WHERE stream = :stream ORDER BY key DESC LIMIT 100"
-_OLD_ENTRIES = {
-    "conversation_entries": "written_at < :before AND substr(stream, 1, 13) = 'conversation:'",
-    "failures": "written_at < :before AND (stream = 'failures' OR substr(stream, 1, 9) = 'failures:')",
-    "cached_answers": "written_at < :before AND stream = 'answers'",
-    "model_replies": "written_at < :before AND substr(stream, 1, 6) = 'usage:'",
+_OLD_ROWS = {
+    "conversation_entries": "entries WHERE written_at < :before AND substr(stream, 1, 13) = 'conversation:'",
+    "failures": "entries WHERE written_at < :before AND (stream = 'failures' OR substr(stream, 1, 9) = 'failures:')",
+    "cached_answers": "entries WHERE written_at < :before AND stream = 'answers'",
+    "model_replies": "entries WHERE written_at < :before AND substr(stream, 1, 6) = 'usage:'",
+    "approvals": "approvals WHERE created_at < :before "
+    "AND NOT (state IN ('pending', 'approved') AND expires_at > :now)",
+    "responses": "requests WHERE created_at < :before",
+    # The newest token stays: a server without tokens would need none.
+    "tokens": "tokens WHERE (revoked_at < :before OR expires_at < :before) AND (parent_id IS NOT NULL "
+    "OR created_at < (SELECT MAX(newest.created_at) FROM tokens AS newest WHERE newest.parent_id IS NULL))",
 }
-_DELETE_REFERENCES_TO_RUNS = (
-    "DELETE FROM entries WHERE written_at < :before AND substr(stream, 1, 6) = 'asked:' "
-    "AND NOT EXISTS (SELECT 1 FROM entries AS run WHERE run.stream = 'run:' || substr(entries.stream, 7))"
-)
+"""What is deleted, by the name of its number in the report."""
+_OLD_ROWS_WITHOUT_REPORT = {
+    "references to deleted runs": "entries WHERE written_at < :before AND substr(stream, 1, 6) = 'asked:' "
+    "AND NOT EXISTS (SELECT 1 FROM entries AS run WHERE run.stream = 'run:' || substr(entries.stream, 7))",
+    "vectors": "tool_vectors WHERE used_at < :before",
+    "spending": "budget_spending WHERE changed_at < :before AND period <> ''",
+    "locks of deleted streams": "leases WHERE writer IS NOT NULL AND taken_at < :before AND expires_at < :before "
+    f"AND NOT EXISTS (SELECT 1 FROM entries WHERE stream = substr(leases.key, {len(LOCK_PREFIX) + 1}))",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,41 +138,33 @@ class OldDataDeletion:
         runs = self._delete_runs(transaction, before)
         counts = {}
         with transaction() as connection:
-            connection.execute(sa.text(_DELETE_REFERENCES_TO_RUNS), {"before": before})
-            for kind, condition in _OLD_ENTRIES.items():
-                statement = sa.text(f"DELETE FROM entries WHERE {condition}")
-                counts[kind] = connection.execute(statement, {"before": before}).rowcount
-            counts["approvals"] = delete_approvals(connection, before)
-            counts["responses"] = delete_requests(connection, before)
-            counts["tokens"] = delete_ended_tokens(connection, before)
-            delete_vectors(connection, before)
-            delete_spending(connection, before)
-            delete_writers(connection, before)
+            for kind, rows in {**_OLD_ROWS, **_OLD_ROWS_WITHOUT_REPORT}.items():
+                values = {"before": before, "now": time.time()}
+                counts[kind] = connection.execute(sa.text(f"DELETE FROM {rows}"), values).rowcount
         run_is_deleted = "NOT EXISTS (SELECT 1 FROM entries WHERE stream = 'run:' || tool_calls.conversation_id)"
         is_old = sa.and_(get_table("tool_calls").c.started_at < before, sa.text(run_is_deleted))
         calls, artifacts = _delete_calls(transaction, is_old)
-        return DeletionReport(calls=calls, runs=runs, **counts), artifacts
+        return DeletionReport(calls=calls, runs=runs, **{kind: counts[kind] for kind in _OLD_ROWS}), artifacts
 
     def _delete_runs(self, transaction: Transaction, before: float) -> int:
         with transaction() as connection:
             streams = connection.scalars(sa.text(_OLD_RUNS), {"before": before}).all()
         deleted = 0
         for stream in streams:
-            with suppress(LockHeld), self._locked(unescape_text(stream)) as is_released, transaction() as connection:
-                last = connection.scalars(sa.text(_LAST_ENTRIES), {"stream": stream})
-                if is_released and not _is_waiting(map(parse_stored_json, last)):
-                    connection.execute(sa.text("DELETE FROM entries WHERE stream = :stream"), {"stream": stream})
-                    deleted += 1
+            name = unescape_text(stream)
+            with suppress(LockHeld):
+                takeover = self._locks.acquire(name)
+                try:
+                    with transaction() as connection:
+                        last = connection.scalars(sa.text(_LAST_ENTRIES), {"stream": stream})
+                        # More entries may follow if the holder of the lock has just died.
+                        if not takeover.dead_owner and not _is_waiting(map(parse_stored_json, last)):
+                            statement = sa.text("DELETE FROM entries WHERE stream = :stream")
+                            connection.execute(statement, {"stream": stream})
+                            deleted += 1
+                finally:
+                    self._locks.release([name])
         return deleted
-
-    @contextmanager
-    def _locked(self, name: str) -> Iterator[bool]:
-        """Hold the lock of a run; False if its holder has just died, so that more entries may follow."""
-        takeover = self._locks.acquire(name)
-        try:
-            yield not takeover.dead_owner
-        finally:
-            self._locks.release([name])
 
 
 def _is_waiting(last_entries: Iterator[dict[str, Any]]) -> bool:

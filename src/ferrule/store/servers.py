@@ -9,9 +9,8 @@ from typing import Final
 
 from ferrule.errors import StoreError
 from ferrule.store.database import StoreDatabase
-from ferrule.store.leases import ATTEMPT_INTERVAL, MAX_ATTEMPTS, Leases, read_database_clock
-from ferrule.store.sql import sa
-from ferrule.store.tables import get_table, upsert_statement
+from ferrule.store.leases import ATTEMPT_INTERVAL, MAX_ATTEMPTS, Leases, read_database_clock, take_patiently
+from ferrule.store.tables import get_table, sa, upsert_statement
 
 SERVER_PREFIX: Final = "server:"
 PROCESS_PREFIX: Final = "mcp:"
@@ -35,10 +34,8 @@ class ServerAddress:
 def register_server(leases: Leases, address: ServerAddress) -> None:
     """Tell the other servers where a server is, until its lease ends. Blocks."""
     key = SERVER_PREFIX + address.server_id
-    for _ in range(MAX_ATTEMPTS):  # another server that looks at the file locks it for an instant
-        if leases.is_confirmed(key) or leases.take(key, json.dumps(asdict(address))) is not None:
-            return
-        time.sleep(ATTEMPT_INTERVAL)
+    if not leases.is_confirmed(key):
+        take_patiently(leases, key, json.dumps(asdict(address)))
 
 
 def remove_server(leases: Leases) -> None:

@@ -24,8 +24,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from ferrule.store.database import StoreDatabase
 from ferrule.store.leases import read_database_clock
-from ferrule.store.sql import sa
-from ferrule.store.tables import get_table
+from ferrule.store.tables import get_table, sa
 
 LeaseT = TypeVar("LeaseT", "SlotLease", "StartLease")
 

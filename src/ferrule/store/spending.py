@@ -15,8 +15,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 from ferrule.store.database import StoreDatabase
 from ferrule.store.escapes import escape_text, unescape_text
-from ferrule.store.sql import sa
-from ferrule.store.tables import BINDING_COLUMNS, get_table
+from ferrule.store.tables import BINDING_COLUMNS, get_table, sa
 
 CostGroup: TypeAlias = Literal["tool", "model", "run", "conversation", "principal", "tenant", "day"]
 COST_GROUPS: Final = get_args(CostGroup)
@@ -165,12 +164,6 @@ def list_spending(database: StoreDatabase) -> list[BudgetState]:
     return [BudgetState(**row | {name: unescape_text(row[name]) for name in texts}) for row in rows]
 
 
-def delete_spending(connection: sa.Connection, before: float) -> None:
-    """Delete what was spent in periods that have ended long ago."""
-    table = get_table("budget_spending")
-    connection.execute(table.delete().where(table.c.changed_at < before, table.c.period != ""))
-
-
 def _key_of(charge: Charge) -> dict[str, str]:
     return {name: escape_text(getattr(charge, name)) for name in ("budget", "scope", "period")}
 
@@ -256,13 +249,12 @@ def _sum_costs(
     for row in connection.execute(sa.text(query.format(**costs)).bindparams(*expanding), used).mappings():
         if (group := row["group_key"]) is not None:
             numbers = {name: value or 0 for name, value in row.items() if name != "group_key"}
-            sums[_format_key(by, group)] = {
+            day_or_name = (
+                datetime.fromtimestamp(int(group) * 86_400, UTC).date().isoformat()
+                if by == "day"
+                else unescape_text(str(group))
+            )
+            sums[day_or_name] = {
                 name: float(value) if name.endswith("_cost") else int(value) for name, value in numbers.items()
             }
     return sums
-
-
-def _format_key(by: CostGroup, key: Any) -> str:
-    if by == "day":
-        return datetime.fromtimestamp(int(key) * 86_400, UTC).date().isoformat()
-    return unescape_text(str(key))

@@ -21,8 +21,7 @@ from ferrule.store.database import StoreDatabase
 from ferrule.store.escapes import unescape_text
 from ferrule.store.queries import CallFilter, build_clauses, rule_column
 from ferrule.store.record import CallInterval, CallStatistics, ToolStatistics, percent
-from ferrule.store.sql import sa
-from ferrule.store.tables import IS_UNSUCCESSFUL, get_table
+from ferrule.store.tables import IS_UNSUCCESSFUL, get_table, sa
 
 PERCENTILES = (0.50, 0.95, 0.99)
 
@@ -212,17 +211,13 @@ def collect_series(
     intervals: list[CallInterval] = []
     for number in range(parts):
         calls_of_part, failures, rejections, wait_time = counted.get(number, (0, 0, 0, 0.0))
-        p50, p95, p99 = times.get(number, (None, None, None))
-        intervals.append(
-            CallInterval(
-                start=start.timestamp() + number * width,
-                calls=calls_of_part,
-                failures=int(failures),
-                rejections=int(rejections),
-                wait_time=float(wait_time or 0.0),
-                p50=p50,
-                p95=p95,
-                p99=p99,
-            )
+        interval = CallInterval(
+            start=start.timestamp() + number * width,
+            calls=calls_of_part,
+            failures=int(failures),
+            rejections=int(rejections),
+            wait_time=float(wait_time or 0.0),
+            **dict(zip(("p50", "p95", "p99"), times.get(number, (None, None, None)), strict=True)),
         )
+        intervals.append(interval)
     return intervals

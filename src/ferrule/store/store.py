@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, get_args
+from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar, get_args
 
 from ferrule.core.content import encode_json, plain_json
 from ferrule.core.secrets import Redaction, Secrets, merge_secrets
@@ -29,18 +29,13 @@ from ferrule.store.approvals import use_approval
 from ferrule.store.artifacts import ArtifactStore
 from ferrule.store.channel import ChannelMessage, StoreChannel
 from ferrule.store.credentials import Credentials
-from ferrule.store.database import CallStart, StoreDatabase
+from ferrule.store.database import StoreDatabase
 from ferrule.store.encoding import encode_call_end, encode_call_start, encode_entry
 from ferrule.store.entry_streams import delete_entries, find_entries, find_streams
 from ferrule.store.journal import Journal, check_formats
 from ferrule.store.leases import Leases, StoreLocks, open_leases
 from ferrule.store.location import parse_location
-from ferrule.store.queries import (
-    CallFilter,
-    find_record,
-    find_records,
-    summarize_conversation,
-)
+from ferrule.store.queries import CallFilter, find_record, find_records, summarize_conversation
 from ferrule.store.record import CallStatistics, Status, ToolCallRecord, ToolCallSummary
 from ferrule.store.retention import DeletionReport, OldDataDeletion, Retention
 from ferrule.store.statistics import collect_statistics
@@ -51,6 +46,7 @@ logger = logging.getLogger("ferrule.store")
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_Encode: TypeAlias = Callable[[ToolCallRecord, Redaction, frozenset[str]], bytes]
 
 NO_NAMES: frozenset[str] = frozenset()
 MAX_RECORDS_IN_MEMORY = 100_000
@@ -63,8 +59,6 @@ MAX_RUNS_WITH_SECRETS = 10_000
 
 @dataclass(slots=True, kw_only=True)
 class StoreLock:
-    """A lock that its holder has."""
-
     release_in_background: bool = False
     """Whether its holder need not wait until others can read what was written under it."""
 
@@ -101,7 +95,14 @@ class ToolKnowledgeStore:
         self._defer_import = defer_import
         self._next_log_at = 0.0
         self._closed = False
-        _register_fork_handler(self)
+        reference = weakref.ref(self)
+
+        def continue_after_fork() -> None:
+            store = reference()
+            if store is not None:
+                store._reset_after_fork()
+
+        os.register_at_fork(after_in_child=continue_after_fork)
 
     def _open_parts(self) -> None:
         """Start with new ids, an empty journal, and no lease."""
@@ -176,14 +177,9 @@ class ToolKnowledgeStore:
     def record_finished(self, record: ToolCallRecord, *, secret_names: frozenset[str] = NO_NAMES) -> None:
         """Record the end of the call. After this returns, not even `kill -9` can lose it."""
         try:
-            if self._run_secrets:
-                self._add_secrets_of_run(record, record.error, record.result, record.metadata)
-            try:
-                line = encode_call_end(record, self.redaction, secret_names)
-            except Exception as error:
-                self._replace_unencodable_values(record, error)
-                line = encode_call_end(record, self.redaction, secret_names)
-            self._append(line)
+            self._append(
+                self._encode(encode_call_end, record, secret_names, record.error, record.result, record.metadata)
+            )
         except Exception as error:  # as above
             self._count_failure("the end of a call could not be recorded", error)
 
@@ -200,31 +196,36 @@ class ToolKnowledgeStore:
 
         The end of the call is recorded by `record_finished`.
         """
-        line = self._encode_start(record, secret_names)
-        start = CallStart(record_id=record.record_id, line=line, owner=self._journal.owner)
+        line, owner = self._encode_start(record, secret_names), self._journal.owner
 
         def use(database: StoreDatabase) -> bool:
             self._journal.ensure_segment()  # without it nobody would see that the call was interrupted
-            return use_approval(database, approval_id, binding, start, now)
+            return use_approval(database, approval_id, binding, record.record_id, line=line, owner=owner, now=now)
 
         return await self.query(use)
 
     def _encode_start(self, record: ToolCallRecord, secret_names: frozenset[str]) -> bytes:
-        if self._run_secrets:
-            self._add_secrets_of_run(record, record.params)
-        try:
-            line = encode_call_start(record, self.redaction, secret_names)
-        except Exception as error:
-            self._replace_unencodable_values(record, error)
-            line = encode_call_start(record, self.redaction, secret_names)
+        line = self._encode(encode_call_start, record, secret_names, record.params)
         if record.secrets and record.conversation_id is not None:
             self.get_run_secrets(record.conversation_id).add_spellings(record.secrets)
         return line
 
-    def _add_secrets_of_run(self, record: ToolCallRecord, *values: Any) -> None:
-        """Let values that are known to be secret by earlier calls of the run be removed from the record too."""
-        if known_secrets := self.find_known_secrets(record.conversation_id, *values):
+    def _encode(self, encode: _Encode, record: ToolCallRecord, secret_names: frozenset[str], *values: Any) -> bytes:
+        """Encode a record without the secrets in its values, of which earlier calls of the run may have told.
+
+        Arguments and results may be any objects. What cannot be encoded is replaced: the call has its record.
+        """
+        if self._run_secrets and (known_secrets := self.find_known_secrets(record.conversation_id, *values)):
             record.secrets = merge_secrets(record.secrets, known_secrets)
+        try:
+            return encode(record, self.redaction, secret_names)
+        except Exception as error:
+            self._count_failure("the values of a call could not be recorded", error)
+            note = f"[not recorded: {type(error).__name__}]"
+            if not record.encoded_head:
+                record.params = {"arguments": note}
+            record.result, record.metadata = {"result": note} if record.result else {}, {}
+            return encode(record, self.redaction, secret_names)
 
     def find_known_secrets(self, run_id: str | None, *values: Any) -> tuple[str, ...]:
         """Return the secrets of a run that values contain."""
@@ -246,14 +247,6 @@ class ToolKnowledgeStore:
             return dict(arguments)
         secrets = merge_secrets(known_secrets, self.redaction.find_secrets(arguments, secret_names))
         return self.redaction.redact_params(arguments, secret_names, secrets)
-
-    def _replace_unencodable_values(self, record: ToolCallRecord, error: Exception) -> None:
-        """Replace what could not be encoded: arguments and results may be any objects, but the call has its record."""
-        self._count_failure("the values of a call could not be recorded", error)
-        note = f"[not recorded: {type(error).__name__}]"
-        if not record.encoded_head:
-            record.params = {"arguments": note}
-        record.result, record.metadata = {"result": note} if record.result else {}, {}
 
     def get_run_secrets(self, run_id: str) -> Secrets:
         """Return the secrets that the calls of a run contained. They are in memory only."""
@@ -479,20 +472,8 @@ class ToolKnowledgeStore:
             )
 
     def _reset_after_fork(self) -> None:
-        """Leave everything that is open to the parent process."""
+        """Leave everything that is open to the parent process. The child gets new ids and a journal of its own."""
         self._journal.close_files()
         self.leases.close_files()
         self._database.forget_connections()
         self._open_parts()
-
-
-def _register_fork_handler(store: ToolKnowledgeStore) -> None:
-    """Give a forked child new ids and a new journal, which another process imports when the child has ended."""
-    reference = weakref.ref(store)
-
-    def continue_store() -> None:
-        store = reference()
-        if store is not None:
-            store._reset_after_fork()
-
-    os.register_at_fork(after_in_child=continue_store)

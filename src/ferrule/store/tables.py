@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from ferrule.errors import StoreError
-from ferrule.store.sql import sa
+
+if TYPE_CHECKING:
+    import sqlalchemy
+
+    sa = sqlalchemy
+else:
+
+    class _SqlAlchemy:
+        """SQLAlchemy, imported with its first use: importing it takes longer than importing the rest of Ferrule."""
+
+        def __getattr__(self, name: str) -> Any:
+            value = self.__dict__[name] = getattr(import_module("sqlalchemy"), name)
+            return value
+
+    sa = _SqlAlchemy()
 
 SCHEMA_VERSION: Final = 25
 """Raise it with every change of a table, or of the entries of runs."""

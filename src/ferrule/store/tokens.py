@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ferrule.store.database import StoreDatabase
-from ferrule.store.sql import sa
-from ferrule.store.tables import get_table
+from ferrule.store.tables import get_table, sa
 
 EXTERNAL_PREFIX = "oauth-"
 """Of the ids of tokens that an identity provider has issued."""
@@ -78,15 +77,3 @@ def replace_secret(database: StoreDatabase, token_id: str, values: Mapping[str, 
         connection.execute(table.update().where(table.c.parent_id == token_id, ends_later).values(expires_at=until))
         connection.execute(table.insert().values({**values, "hash": row["hash"]}))
         return True
-
-
-def delete_ended_tokens(connection: sa.Connection, before: float) -> int:
-    """Delete tokens and sessions that were revoked or expired before a time; returns how many.
-
-    The newest token stays: a server without tokens would need none.
-    """
-    table = get_table("tokens")
-    newest = sa.select(sa.func.max(table.c.created_at)).where(table.c.parent_id.is_(None)).scalar_subquery()
-    is_ended = (table.c.revoked_at < before) | (table.c.expires_at < before)
-    is_older = table.c.parent_id.is_not(None) | (table.c.created_at < newest)
-    return connection.execute(table.delete().where(is_ended, is_older)).rowcount

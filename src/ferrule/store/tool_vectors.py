@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 from ferrule.store.database import StoreDatabase
-from ferrule.store.sql import sa
-from ferrule.store.tables import get_table, upsert_statement
+from ferrule.store.tables import get_table, sa, upsert_statement
 
 _DIGESTS_PER_QUERY = 500
 _SECONDS_BETWEEN_MARKS = 24 * 3600
@@ -32,7 +31,18 @@ class ToolVectors:
         return vectors
 
     async def save(self, encoder: str, vectors: Mapping[str, bytes], /) -> None:
-        await self._query(_insert_vectors, encoder, dict(vectors))
+        """Save vectors; those of the same digests are replaced."""
+        # In one order, so that two processes that insert the same rows do not wait for each other.
+        rows = [
+            {"encoder": encoder, "digest": digest, "vector": vector, "used_at": time.time()}
+            for digest, vector in sorted(vectors.items())
+        ]
+
+        def insert(database: StoreDatabase) -> None:
+            with database.write() as connection:
+                connection.execute(sa.text(upsert_statement("tool_vectors")), rows)
+
+        await self._query(insert)
 
 
 def _find_vectors(database: StoreDatabase, encoder: str, digests: list[str]) -> dict[str, bytes]:
@@ -46,19 +56,3 @@ def _find_vectors(database: StoreDatabase, encoder: str, digests: list[str]) -> 
         if any(row.used_at < limit for row in rows):
             database.change(table.update().where(part).values(used_at=time.time()))
     return vectors
-
-
-def _insert_vectors(database: StoreDatabase, encoder: str, vectors: dict[str, bytes]) -> None:
-    now = time.time()
-    # In one order, so that two processes that insert the same rows do not wait for each other.
-    rows = [
-        {"encoder": encoder, "digest": digest, "vector": vectors[digest], "used_at": now} for digest in sorted(vectors)
-    ]
-    with database.write() as connection:
-        connection.execute(sa.text(upsert_statement("tool_vectors")), rows)
-
-
-def delete_vectors(connection: sa.Connection, before: float) -> int:
-    """Delete the vectors that were last used before a time; returns how many."""
-    table = get_table("tool_vectors")
-    return connection.execute(table.delete().where(table.c.used_at < before)).rowcount

@@ -104,7 +104,12 @@ class RecordWriter:
         failures = 0
         while not self._stop.is_set():
             try:
-                self._sleep()
+                self._journal.reader_sleeps = True
+                if not self._journal.has_enough_to_read():  # checked after setting the flag: a later line wakes us
+                    self._wake.wait(MAINTENANCE_INTERVAL)
+                self._wake.clear()
+                self._journal.reader_sleeps = False
+                self._stop.wait(BATCH_DELAY)
                 # A database in memory is not even created before there are many lines, or a query.
                 if self._database.is_open or self._journal.has_enough_to_read():
                     self.catch_up(recover=time.monotonic() - self._recovered_at > MAINTENANCE_INTERVAL)
@@ -113,14 +118,6 @@ class RecordWriter:
                 self._on_failure("the database does not accept records, which wait in the journal", error)
                 self._stop.wait(RETRY_DELAYS[min(failures, len(RETRY_DELAYS) - 1)])
                 failures += 1
-
-    def _sleep(self) -> None:
-        self._journal.reader_sleeps = True
-        if not self._journal.has_enough_to_read():  # checked after setting the flag: a later line wakes us
-            self._wake.wait(MAINTENANCE_INTERVAL)
-        self._wake.clear()
-        self._journal.reader_sleeps = False
-        self._stop.wait(BATCH_DELAY)
 
     def _insert_backlog(self, lines: Journal | JournalSegment) -> int:
         """Read the present backlog, and not what is appended meanwhile: a query must not wait without end."""

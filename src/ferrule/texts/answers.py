@@ -49,18 +49,7 @@ _LISTS: Final[dict[str, tuple[str, str, tuple[str, str], tuple[str, str]]]] = {
 _LISTS["matches"] = _LISTS["search_files"]
 """Results that are lists: the field, the form of an item, the heading, and the answer for an empty list."""
 _PLURALS: Final = {"entry": "entries", "bytes": "bytes"}
-_MAIN_FIELDS: Final = (
-    "result",
-    "answer",
-    "text",
-    "output",
-    "summary",
-    "value",
-    "content",
-    "message",
-    "formatted",
-    "body",
-)
+_MAIN_FIELDS: Final = tuple("result answer text output summary value content message formatted body".split())
 _INTERNAL_FIELDS: Final = frozenset({"untrusted", "note", "made_by", "headers", "encoding", "status_code"})
 _MAX_ITEMS: Final = 50
 _MAX_DECIMALS: Final = 4
@@ -71,13 +60,7 @@ _FIELD: Final = lazy_pattern(r"\{(\w+)(?::(\w+))?\}")
 
 
 def answer_sentence(
-    action: str,
-    arguments: Mapping[str, Any],
-    result: str,
-    *,
-    language: str,
-    key: str = "",
-    subject: str = "",
+    action: str, arguments: Mapping[str, Any], result: str, *, language: str, key: str = "", subject: str = ""
 ) -> str:
     """Return the result of a call as a person would say it.
 

@@ -2,75 +2,48 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ferrule.texts.language import get_texts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DescriptionTexts:
-    """The texts of one language."""
+    """The texts in English."""
 
-    tool: str
-    type: str
-    description: str
-    tags: str
-    actions: str
-    parameters: str
-    example: str
-    when_to_use: str
-    purpose: str
-    """When to use a tool, from what it does."""
-    none: str
-    required: str
-    optional: str
-    default: str
-    other_tools: str
-    actions_of: str
-    """The number of actions of a tool that is shown as one line."""
-    more: str
-    """The number of tools that are not shown."""
+    tool = "Tool"
+    type = "Type"
+    description = "Description"
+    tags = "Tags"
+    actions = "Actions"
+    parameters = "Parameters"
+    example = "Example"
+    when_to_use = "When to use"
+    purpose = "whenever this is needed: {does}"
+    none = "none"
+    required = "required"
+    optional = "optional"
+    default = "default {value}"
+    other_tools = "Other tools"
+    actions_of = " ({count} actions)"
+    more = "({count} other tools: use search_tools to find them)"
 
 
-_TEXTS = {
-    "en": DescriptionTexts(
-        tool="Tool",
-        type="Type",
-        description="Description",
-        tags="Tags",
-        actions="Actions",
-        parameters="Parameters",
-        example="Example",
-        when_to_use="When to use",
-        purpose="whenever this is needed: {does}",
-        none="none",
-        required="required",
-        optional="optional",
-        default="default {value}",
-        other_tools="Other tools",
-        actions_of=" ({count} actions)",
-        more="({count} other tools: use search_tools to find them)",
-    ),
-    "zh": DescriptionTexts(
-        tool="工具",
-        type="类型",
-        description="描述",
-        tags="标签",
-        actions="可用功能",
-        parameters="参数",
-        example="示例",
-        when_to_use="使用场景",
-        purpose="当需要{does}时使用此工具",
-        none="无",
-        required="必需",
-        optional="可选",
-        default="默认 {value}",
-        other_tools="其他工具",
-        actions_of="（{count} 个功能）",
-        more="（还有 {count} 个其他工具，可用 search_tools 查找，或通过工具名称直接调用）",
-    ),
-}
+class _ChineseDescriptionTexts(DescriptionTexts):
+    tool = "工具"
+    type = "类型"
+    description = "描述"
+    tags = "标签"
+    actions = "可用功能"
+    parameters = "参数"
+    example = "示例"
+    when_to_use = "使用场景"
+    purpose = "当需要{does}时使用此工具"
+    none = "无"
+    required = "必需"
+    optional = "可选"
+    default = "默认 {value}"
+    other_tools = "其他工具"
+    actions_of = "（{count} 个功能）"
+    more = "（还有 {count} 个其他工具，可用 search_tools 查找，或通过工具名称直接调用）"
 
 
 def description_texts(language: str) -> DescriptionTexts:
-    return get_texts(language, _TEXTS, "Descriptions")
+    return get_texts(language, {"en": DescriptionTexts(), "zh": _ChineseDescriptionTexts()}, "Descriptions")

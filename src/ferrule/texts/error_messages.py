@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cache
 from typing import Final
 
 _CHINESE: Final[tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]] = (
@@ -120,15 +119,10 @@ _CHINESE: Final[tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]] = 
 _MAX_LENGTH: Final = 5_000
 
 
-@cache
-def _compile_table() -> list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]]:
-    return [(re.compile(pattern), chinese) for pattern, chinese in _CHINESE]
-
-
 def translate_error(message: str, language: str) -> str:
     """Return the text of an error in the language of an answer; what is not known stays in English."""
     if language != "zh" or len(message) > _MAX_LENGTH:
         return message
-    for pattern, chinese in _compile_table():
-        message = pattern.sub(chinese, message)
+    for pattern, chinese in _CHINESE:
+        message = re.sub(pattern, chinese, message)
     return message

@@ -19,11 +19,7 @@ _SMALL_NUMBERS: Final = {word: number for number, word in enumerate(_UNITS.split
 }
 _LARGE_NUMBERS: Final = {"hundred": 100, "thousand": 1_000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _WORD: Final = "|".join(sorted([*_SMALL_NUMBERS, *_LARGE_NUMBERS], key=len, reverse=True))
-_CHINESE_DIGITS: Final = {char: number for number, char in enumerate("零一二三四五六七八九")} | {
-    "〇": 0,
-    "两": 2,
-    "兩": 2,
-}
+_CHINESE_DIGITS: Final = {"〇": 0, "两": 2, "兩": 2} | {c: number for number, c in enumerate("零一二三四五六七八九")}
 _CHINESE_UNITS: Final = {"十": 10, "百": 100, "千": 1_000}
 _CHINESE_MYRIADS: Final = {"万": 10_000, "亿": 100_000_000}
 
@@ -69,15 +65,13 @@ def parse_number(text: str) -> int | float | None:
         digits, scale = re.fullmatch(r"([-+\d.,e]*\d) ?(\D*)", text).groups()  # type: ignore[union-attr]
         digits = digits.replace(",", "")
         number = int(digits) if re.fullmatch(r"[-+]?\d+", digits) else float(digits)
-        return number if not scale else _multiply(number, {**_LARGE_NUMBERS, **_CHINESE_MYRIADS}[scale])
+        if not scale:
+            return number
+        product = Fraction(str(number)) * {**_LARGE_NUMBERS, **_CHINESE_MYRIADS}[scale]
+        return int(product) if product.denominator == 1 else float(product)
     if re.fullmatch(_CHINESE, text):
         return _parse_chinese(text)
     return _parse_words(text)
-
-
-def _multiply(number: float, scale: int) -> int | float:
-    product = Fraction(str(number)) * scale
-    return int(product) if product.denominator == 1 else float(product)
 
 
 def find_numbers(text: str) -> list[ValueSpan]:

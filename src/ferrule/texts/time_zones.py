@@ -60,8 +60,18 @@ def find_time_zone(name: str | None) -> TimeZone:
         return _find_local_zone()
     zone = _zone_by_name(key) or _zone_by_offset(key) or _zone_by_city_and_country(key)
     if zone is None:
-        raise _unknown_zone_error(text.strip(), key)
-    return TimeZone(tz=zone.tz, name=zone.name, place=_display_name(text, zone.name))
+        near = get_close_matches(key, {**_iana_names(), **place_names()}, n=3, cutoff=_MIN_SIMILARITY)
+        suggestion = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+        advice = (
+            suggestion or " Name a large city, a country with one time zone, or a zone such as Asia/Tokyo or UTC+8."
+        )
+        raise Retry(f"No time zone is known for {text.strip()!r}.{advice}")
+    place = _SUFFIX.sub("", " ".join(text.replace("_", " ").split()).strip(" ,，"))
+    if normalize_name(place) == normalize_name(zone.name) or zone.name.startswith("UTC"):
+        place = zone.name
+    elif place.islower():
+        place = place.title() if len(place) > 3 else place.upper()
+    return TimeZone(tz=zone.tz, name=zone.name, place=place)
 
 
 def find_time_zones_in_text(text: str) -> list[ValueSpan]:
@@ -80,7 +90,8 @@ def find_time_zones_in_text(text: str) -> list[ValueSpan]:
 
 def _find_names(lowered: str) -> Iterator[tuple[str, int]]:
     """Yield the longest name of a zone at each place of a text, with its start. ASCII names are whole words."""
-    zones, lengths, at = _zone_names(), _name_lengths(), 0
+    zones, at = _zone_names(), 0
+    lengths = sorted(set(map(len, zones)), reverse=True)
     while at < len(lowered):
         for length in lengths:
             name, end = lowered[at : at + length], at + length
@@ -168,20 +179,6 @@ def _find_local_zone() -> TimeZone:
     return TimeZone(tz=now.tzinfo or UTC, name=format_offset(now), place=format_offset(now))
 
 
-def _unknown_zone_error(text: str, key: str) -> Retry:
-    near = get_close_matches(key, {**_iana_names(), **place_names()}, n=3, cutoff=_MIN_SIMILARITY)
-    suggestion = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-    advice = suggestion or " Name a large city, a country with one time zone, or a zone such as Asia/Tokyo or UTC+8."
-    return Retry(f"No time zone is known for {text!r}.{advice}")
-
-
-def _display_name(text: str, name: str) -> str:
-    place = _SUFFIX.sub("", " ".join(text.replace("_", " ").split()).strip(" ,，"))
-    if normalize_name(place) == normalize_name(name) or name.startswith("UTC"):
-        return name
-    return (place.title() if len(place) > 3 else place.upper()) if place.islower() else place
-
-
 # Tables
 
 
@@ -212,8 +209,3 @@ def _zone_names() -> dict[str, str]:
     zones = [name for name in sorted(available_timezones()) if name.startswith(_CONTINENTS) and name.count("/") == 1]
     places = {place: zone for place, zone in place_names().items() if _is_zone(zone)}
     return {normalize_name(name.rpartition("/")[2]): name for name in zones} | places
-
-
-@cache
-def _name_lengths() -> list[int]:
-    return sorted(set(map(len, _zone_names())), reverse=True)

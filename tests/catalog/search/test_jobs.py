@@ -6,7 +6,7 @@ from ferrule.catalog.registry import ToolRegistry
 from ferrule.catalog.search import RegistryIndex
 from ferrule.catalog.search import index as registry_index
 from ferrule.catalog.search.index import SearchIndex
-from ferrule.catalog.search.jobs import MAX_JOBS
+from ferrule.catalog.search.terms import MAX_JOBS
 from ferrule.core.spec import MCPServerSpec, Tool, ToolCapability
 from tests.catalog.search.searchable_tools import make_tool, needs_encoder, office_tools
 

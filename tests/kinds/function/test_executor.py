@@ -482,9 +482,10 @@ async def test_a_thread_is_stopped_at_its_next_instruction(executor, tmp_path):
     assert not (tmp_path / "it.late").exists()
 
 
-async def test_stuck_threads_are_bounded():
+async def test_stuck_threads_are_bounded(monkeypatch):
+    monkeypatch.setattr("ferrule.process.thread.MAX_THREADS", 1)
     release = threading.Event()
-    executor = FunctionExecutor(WorkerPool(), FunctionThreads(max_threads=1))
+    executor = FunctionExecutor(WorkerPool(), FunctionThreads())
     stuck = asyncio.create_task(executor.execute(invocation_of(release.wait)))
     await asyncio.sleep(0)
     with pytest.raises(Rejected, match="Tool 'wait' needs a thread, but 1 tools still run in threads"):

@@ -13,9 +13,8 @@ from math import sqrt
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from ferrule.catalog.registry import RegistrySnapshot, ToolRegistry
-from ferrule.catalog.search.jobs import split_jobs
 from ferrule.catalog.search.ranking import ActionDocument, TermIndex, make_documents
-from ferrule.catalog.search.terms import extract_terms, remove_case_and_punctuation, translate_terms
+from ferrule.catalog.search.terms import extract_terms, remove_case_and_punctuation, split_jobs, translate_terms
 from ferrule.catalog.search.vectors import (
     ENCODER,
     VectorStorage,
@@ -95,7 +94,7 @@ class SearchIndex:
         self._documents: dict[tuple[str, str], tuple[Tool, list[ActionDocument]]] = {}
         self._by_name: dict[str, dict[ActionDocument, None]] = {}
         self._by_tag: dict[str, dict[Tool, None]] = {}
-        self._vectors: VectorTable | None = None
+        self._vectors = VectorTable()
         for tool in tools:
             self.add(tool)
 
@@ -129,8 +128,7 @@ class SearchIndex:
         tool, documents = entry
         for document in documents:
             self._postings.remove(document)
-            if self._vectors is not None:
-                self._vectors.discard(document.number)
+            self._vectors.discard(document.number)
             for name in document.names:
                 _discard_value(self._by_name, name, document)
         for tag in {remove_case_and_punctuation(tag) for tag in tool.spec.tags} if documents else ():
@@ -145,17 +143,12 @@ class SearchIndex:
     # Vectors
 
     def documents_without_vector(self) -> list[ActionDocument]:
-        table = self._vectors
-        if table is None:
-            return list(self._postings)
-        if len(table) == len(self._postings):
+        if len(self._vectors) == len(self._postings):
             return []
-        return [document for document in self._postings if document.number not in table]
+        return [document for document in self._postings if document.number not in self._vectors]
 
     def set_vectors(self, vectors: Iterable[tuple[ActionDocument, Vector]]) -> None:
         """Set the vectors of documents; those of documents that were removed in the meantime are ignored."""
-        if self._vectors is None:
-            self._vectors = VectorTable()
         for document, vector in vectors:
             if document.number in self._postings:
                 self._vectors.set_row(document.number, vector)
@@ -163,7 +156,7 @@ class SearchIndex:
     @property
     def has_vectors(self) -> bool:
         """Return whether nearly all documents have a vector."""
-        return self._vectors is not None and len(self._vectors) >= _MIN_COVERAGE * len(self._postings)
+        return len(self._vectors) > 0 and len(self._vectors) >= _MIN_COVERAGE * len(self._postings)
 
     # Finding
 
@@ -184,7 +177,15 @@ class SearchIndex:
         With the `vectors` of `list_queries`, the meaning of the text counts too.
         """
         query, by_tool, scores = self._find(text, limit, vectors, is_visible, lambda document: document.tool)
-        return [_make_hit(documents, scores, query) for documents in by_tool]
+        return [
+            SearchHit(
+                tool=documents[0].tool,
+                score=scores.get(documents[0].number, 0.0),
+                actions=tuple(document.action for document in documents if document.action is not None),
+                matched=tuple(term for term in query if term in documents[0].weights),
+            )
+            for documents in by_tool
+        ]
 
     def search_actions(
         self,
@@ -237,7 +238,10 @@ class SearchIndex:
         if limit < 1:
             return {}, [], {}
         texts = list(vectors or self.list_queries(text))
-        queries = [self._weigh(each) for each in texts]
+        queries = [
+            self._postings.weigh(_query_terms(each), translate_terms(each[:_MAX_QUERY_LENGTH])[:_MAX_QUERY_TERMS])
+            for each in texts
+        ]
         named = sorted(self._by_name.get(remove_case_and_punctuation(text), ()), key=lambda document: document.order)
         count = max(limit, _FIRST * len(texts))
         while True:
@@ -252,10 +256,6 @@ class SearchIndex:
                 return queries[0], [list(group) for group in groups.values()][:limit], scores
             count *= 8  # many of the best documents are actions of one tool, or not visible
 
-    def _weigh(self, text: str) -> dict[str, float]:
-        translations = translate_terms(text[:_MAX_QUERY_LENGTH])[:_MAX_QUERY_TERMS]
-        return self._postings.weigh(_query_terms(text), translations)
-
     def _score(
         self, queries: Sequence[Mapping[str, float]], limit: int, vectors: Sequence[Vector]
     ) -> dict[int, list[float]]:
@@ -264,7 +264,7 @@ class SearchIndex:
         limit = max(limit, _CANDIDATES) if by_meaning else limit
         by_words = [self._postings.score(query, limit) for query in queries]
         numbers = set[int]().union(*by_words)
-        if self._vectors is None or not by_meaning:
+        if not by_meaning:
             return {number: [scores.get(number, 0.0) for scores in by_words] for number in numbers}
         similar = self._vectors.compare(vectors, _MIN_SIMILARITY, _MIN_SHARE_OF_BEST, limit, numbers)
         # A new document without a vector is neither like the query nor unlike it.
@@ -328,16 +328,6 @@ def _query_terms(query: str) -> list[str]:
     return list(dict.fromkeys(extract_terms(query[:_MAX_QUERY_LENGTH])))[:_MAX_QUERY_TERMS]
 
 
-def _make_hit(documents: list[ActionDocument], scores: Mapping[int, float], query: Mapping[str, float]) -> SearchHit:
-    first = documents[0]
-    return SearchHit(
-        tool=first.tool,
-        score=scores.get(first.number, 0.0),
-        actions=tuple(document.action for document in documents if document.action is not None),
-        matched=tuple(term for term in query if term in first.weights),
-    )
-
-
 def _discard_value(index: dict[str, dict[_T, None]], key: str, value: _T) -> None:
     values = index[key]
     del values[value]
@@ -350,41 +340,22 @@ class CategoryIndex:
 
     def __init__(self, registry: ToolRegistry) -> None:
         self._registry = registry
-        self._snapshot: RegistrySnapshot | None = None
-        self._tools: dict[str, dict[str, list[Tool]]] = {}
 
     def tools(self, category: str, subcategory: str | None = None) -> list[Tool]:
         """Return the tools of a category, or only of one of its subcategories."""
-        parts = self._tools_by_category().get(str(category), {})
-        if subcategory is not None:
-            return list(parts.get(subcategory, ()))
-        return _sort_by_priority(tool for tools in parts.values() for tool in tools)
+        tools = [tool for tool in self._tools_by_priority() if str(tool.spec.category) == str(category)]
+        return [tool for tool in tools if subcategory in (None, tool.spec.subcategory)]
 
     def tree(self, condition: Callable[[Tool], bool]) -> dict[str, dict[str, list[str]]]:
         """Return the ids of the tools that meet a condition, by category and subcategory."""
-        tools = (tool for category in self._tools_by_category() for tool in self.tools(category))
-        groups = _group_by_category(filter(condition, tools))
-        return {
-            category: {part: [tool.id for tool in tools] for part, tools in parts.items()}
-            for category, parts in groups.items()
-        }
+        tree: dict[str, dict[str, list[str]]] = {}
+        tools = filter(condition, self._tools_by_priority())
+        for tool in sorted(tools, key=lambda tool: (str(tool.spec.category), tool.spec.subcategory)):
+            tree.setdefault(str(tool.spec.category), {}).setdefault(tool.spec.subcategory, []).append(tool.id)
+        return tree
 
-    def _tools_by_category(self) -> dict[str, dict[str, list[Tool]]]:
-        snapshot = self._registry.snapshot()
-        if self._snapshot is not snapshot:
-            self._snapshot, self._tools = snapshot, _group_by_category(filter(None, map(snapshot.get, snapshot.by_id)))
-        return self._tools
-
-
-def _group_by_category(tools: Iterable[Tool]) -> dict[str, dict[str, list[Tool]]]:
-    groups: dict[str, dict[str, list[Tool]]] = {}
-    for tool in _sort_by_priority(tools):
-        groups.setdefault(str(tool.spec.category), {}).setdefault(tool.spec.subcategory, []).append(tool)
-    return {category: dict(sorted(parts.items())) for category, parts in sorted(groups.items())}
-
-
-def _sort_by_priority(tools: Iterable[Tool]) -> list[Tool]:
-    return sorted(tools, key=lambda tool: (-tool.spec.priority, tool.id))
+    def _tools_by_priority(self) -> list[Tool]:
+        return sorted(self._registry.snapshot().callable_tools, key=lambda tool: (-tool.spec.priority, tool.id))
 
 
 # The index of a registry follows it, and keeps the vectors of its tools in a storage.
@@ -395,7 +366,8 @@ PREPARATION_TIMEOUT = 15.0
 """Seconds that a search waits for the vectors of new tools. Encoding continues in the background after that."""
 _DOCUMENTS_PER_SLICE = 16
 """Encoded at a time, some 50 ms: a query waits no longer for its turn."""
-_VECTORS_PER_TRANSACTION = 256
+_MANY_DOCUMENTS = 256
+"""Encoding more is logged, because it takes seconds."""
 _MAX_QUERIES = 200
 """Whose vectors are cached."""
 
@@ -485,20 +457,20 @@ class RegistryIndex:
         if self._encoder_failed or not text.strip() or not has_encoder():
             return
         try:
-            if await asyncio.to_thread(self._list_documents_to_encode):
-                await asyncio.wait({self._start_encoding()}, timeout=PREPARATION_TIMEOUT)
+            if await asyncio.to_thread(self._find_documents_to_encode):
+                task = self._encoding
+                if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
+                    task = self._encoding = asyncio.create_task(self._encode_all(), name="ferrule-tool-vectors")
+                await asyncio.wait({task}, timeout=PREPARATION_TIMEOUT)
             if text not in self._queries:
-                self._queries[text] = await asyncio.to_thread(self._encode_query, text)
+                with self._lock:
+                    texts = self._update_index(None)[0].list_queries(text)
+                vectors = await asyncio.to_thread(lambda: shared_encoder().encode_queries(texts))
+                self._queries[text] = dict(zip(texts, vectors, strict=True))
                 if len(self._queries) > _MAX_QUERIES:
                     self._queries.popitem(last=False)
         except Exception as error:  # a broken installation; words still work
             self._report_encoder_failure(error)
-
-    def _encode_query(self, text: str) -> dict[str, Vector]:
-        """Return the vectors of a text and of its jobs."""
-        with self._lock:
-            texts = self._update_index(None)[0].list_queries(text)
-        return dict(zip(texts, shared_encoder().encode_queries(texts), strict=True))
 
     async def aclose(self) -> None:
         """Stop encoding. What is encoded already is in the storage."""
@@ -506,39 +478,21 @@ class RegistryIndex:
             self._encoding.cancel()
             await asyncio.wait({self._encoding})
 
-    def _start_encoding(self) -> asyncio.Task[None]:
-        task = self._encoding
-        if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
-            task = self._encoding = asyncio.create_task(self._encode_all(), name="ferrule-tool-vectors")
-        return task
-
     async def _encode_all(self) -> None:
         """Give every document its vector, from the storage or the encoder, until none lacks it."""
         try:
-            while documents := await asyncio.to_thread(self._list_documents_to_encode):
-                by_digest = await asyncio.to_thread(_group_by_digest, documents)
+            while by_digest := await asyncio.to_thread(self._find_documents_to_encode):
                 stored = await self._load_vectors(by_digest)
                 missing = [digest for digest in by_digest if digest not in stored]
-                if len(missing) > _VECTORS_PER_TRANSACTION:
+                if len(missing) > _MANY_DOCUMENTS:
                     logger.info("actions=<%d> | encoding their descriptions, to find them by meaning", len(missing))
-                await self._encode_missing(missing, by_digest)
+                for start in range(0, len(missing), _DOCUMENTS_PER_SLICE):
+                    part = {digest: by_digest[digest] for digest in missing[start : start + _DOCUMENTS_PER_SLICE]}
+                    packed = await asyncio.to_thread(_encode_documents, part)
+                    await asyncio.to_thread(self._set_vectors, packed, part)
+                    await self._save_vectors(packed)
         except Exception as error:
             self._report_encoder_failure(error)
-
-    async def _encode_missing(self, digests: Sequence[str], by_digest: Mapping[str, list[ActionDocument]]) -> None:
-        unsaved: dict[str, bytes] = {}
-        try:
-            for start in range(0, len(digests), _DOCUMENTS_PER_SLICE):
-                part = {digest: by_digest[digest] for digest in digests[start : start + _DOCUMENTS_PER_SLICE]}
-                packed = await asyncio.to_thread(_encode_documents, part)
-                await asyncio.to_thread(self._set_vectors, packed, part)
-                unsaved |= packed
-                if len(unsaved) >= _VECTORS_PER_TRANSACTION:
-                    await self._save_vectors(unsaved)
-                    unsaved = {}
-        finally:
-            if unsaved:
-                await self._save_vectors(unsaved)
 
     async def _load_vectors(self, by_digest: Mapping[str, list[ActionDocument]]) -> set[str]:
         """Set the vectors that are in the storage; returns their digests, without those that are damaged."""
@@ -565,22 +519,20 @@ class RegistryIndex:
             self._index.set_vectors((document, vectors[d]) for d in vectors for document in by_digest[d])
         return set(vectors)
 
-    def _list_documents_to_encode(self) -> list[ActionDocument]:
+    def _find_documents_to_encode(self) -> dict[str, list[ActionDocument]]:
+        """Return the documents without a vector by their digests."""
         with self._lock:
-            return self._update_index(None)[0].documents_without_vector()
+            documents = self._update_index(None)[0].documents_without_vector()
+        groups: dict[str, list[ActionDocument]] = {}
+        for document in documents:
+            groups.setdefault(document_digest(document), []).append(document)
+        return groups
 
     def _report_encoder_failure(self, error: Exception) -> None:
         if self._encoder_failed:
             return
         self._encoder_failed = True
         logger.warning("tools are found by their words alone, because the encoder failed: %s", error_text(error))
-
-
-def _group_by_digest(documents: Sequence[ActionDocument]) -> dict[str, list[ActionDocument]]:
-    groups: dict[str, list[ActionDocument]] = {}
-    for document in documents:
-        groups.setdefault(document_digest(document), []).append(document)
-    return groups
 
 
 def _encode_documents(by_digest: Mapping[str, list[ActionDocument]]) -> dict[str, bytes]:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest, nsmallest
 from math import log
+from typing import Any
 
 from ferrule.catalog.search.terms import extract_index_terms, extract_terms, remove_case_and_punctuation, similar_terms
 from ferrule.core.json_schema import properties_of, read_list_keyword
@@ -68,28 +69,25 @@ def make_documents(tool: Tool, numbers: Iterator[int]) -> list[ActionDocument]:
     """Return the numbered documents of an enabled tool; nothing for a disabled one."""
     if not tool.spec.enabled:
         return []
-    capabilities: Sequence[ToolCapability | None] = tool.spec.capabilities or [None]
-    return [
-        _make_document(next(numbers), tool, capability, position) for position, capability in enumerate(capabilities)
-    ]
-
-
-def _make_document(number: int, tool: Tool, capability: ToolCapability | None, position: int) -> ActionDocument:
-    spec = tool.spec
-    names = {spec.tool_id, spec.name}
-    if capability is not None and len(spec.capabilities) > 1:
-        names |= {capability.name, f"{spec.tool_id}{capability.name}"}
-    action, description = (capability.name, capability.description) if capability else (spec.name, "")
-    beginnings = (action, (description or spec.description)[:_MAX_BEGINNING])
-    return ActionDocument(
-        number=number,
-        tool=tool,
-        action=capability.name if capability is not None else None,
-        order=f"{tool.priority} {tool.id}\0{tool.source}\0{position:06}",
-        names=frozenset(map(remove_case_and_punctuation, names)),
-        weights=_weigh_terms(_document_fields(tool, capability)),
-        first_terms=frozenset(term for text in beginnings for term in extract_terms(text)[:1]),
-    )
+    spec, documents = tool.spec, list[ActionDocument]()
+    capabilities: Sequence[ToolCapability | None] = spec.capabilities or [None]
+    for position, capability in enumerate(capabilities):
+        names = {spec.tool_id, spec.name}
+        if capability is not None and len(spec.capabilities) > 1:
+            names |= {capability.name, f"{spec.tool_id}{capability.name}"}
+        action, description = (capability.name, capability.description) if capability else (spec.name, "")
+        beginnings = (action, (description or spec.description)[:_MAX_BEGINNING])
+        document = ActionDocument(
+            number=next(numbers),
+            tool=tool,
+            action=capability.name if capability is not None else None,
+            order=f"{tool.priority} {tool.id}\0{tool.source}\0{position:06}",
+            names=frozenset(map(remove_case_and_punctuation, names)),
+            weights=_weigh_terms(_document_fields(tool, capability)),
+            first_terms=frozenset(term for text in beginnings for term in extract_terms(text)[:1]),
+        )
+        documents.append(document)
+    return documents
 
 
 def _document_fields(tool: Tool, capability: ToolCapability | None) -> Iterator[tuple[_Field, str]]:
@@ -105,17 +103,12 @@ def _document_fields(tool: Tool, capability: ToolCapability | None) -> Iterator[
     yield _DESCRIPTION, capability.description
     if spec.description != capability.description:
         yield _DESCRIPTION if len(spec.capabilities) == 1 else _SHARED_DESCRIPTION, spec.description
-    yield _PARAMETERS, " ".join(_parameter_texts(capability))
-
-
-def _parameter_texts(capability: ToolCapability) -> Iterator[str]:
+    texts: list[Any] = []
     for name, schema in properties_of(capability.schema_or_empty).items():
-        yield name
+        texts.append(name)
         if isinstance(schema, dict):
-            description = schema.get("description")
-            if isinstance(description, str):
-                yield description
-            yield from (choice for choice in read_list_keyword("enum", schema) if isinstance(choice, str))
+            texts += [schema.get("description"), *read_list_keyword("enum", schema)]
+    yield _PARAMETERS, " ".join(text for text in texts if isinstance(text, str))
 
 
 def _weigh_terms(fields: Iterator[tuple[_Field, str]]) -> dict[str, float]:
@@ -171,11 +164,7 @@ class TermIndex:
     def add(self, document: ActionDocument) -> None:
         lists, number = self._lists, document.number
         for term, weight in document.weights.items():
-            entries = lists.get(term)
-            if entries is None:
-                lists[term] = {number: weight}
-            else:
-                entries[number] = weight
+            lists.setdefault(term, {})[number] = weight
         self._documents[number] = document
         self._first_terms.update(document.first_terms)
         self._clear_caches()
@@ -252,7 +241,12 @@ class TermIndex:
         candidates = {number: scores[number] for number in best if scores[number] >= lowest - gain}
         if gain >= lowest:
             for term in common:
-                for number in self._best_documents_for(term, max(_BEST_OF_COMMON_TERM, limit)):
+                count = max(_BEST_OF_COMMON_TERM, limit)
+                best_of_term = self._best.get(term)
+                if best_of_term is None or len(best_of_term) < min(count, len(self._lists[term])):
+                    best_of_term = [document.number for document in self.best_documents(self._lists[term], count)]
+                    self._best[term] = best_of_term
+                for number in best_of_term:
                     candidates.setdefault(number, scores.get(number, 0.0))
         for term, term_weight in common.items():
             entries = self._lists[term]
@@ -260,12 +254,6 @@ class TermIndex:
                 if number in entries:
                     candidates[number] += term_weight * entries[number]
         return candidates
-
-    def _best_documents_for(self, term: str, limit: int) -> list[int]:
-        best = self._best.get(term)
-        if best is None or len(best) < min(limit, len(self._lists[term])):
-            best = self._best[term] = [document.number for document in self.best_documents(self._lists[term], limit)]
-        return best
 
     def _sort_key(self, number: int) -> str:
         return self._documents[number].order

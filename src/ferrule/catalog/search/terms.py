@@ -8,13 +8,14 @@ no spaces to split at: every two neighbouring characters are a term, which needs
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from typing import Final
 
 from ferrule.core.patterns import lazy_pattern
-from ferrule.texts.language import CJK, HAN, begins_with_cjk
+from ferrule.texts.language import CJK, HAN, begins_with_cjk, contains_chinese
+from ferrule.texts.shorten import single_line
 
 _ASCII_WORD = lazy_pattern(r"[A-Za-z0-9]+")
 _WORD = lazy_pattern(rf"[{CJK}]+|[^\W_{CJK}]+")
@@ -41,7 +42,8 @@ def extract_terms(text: str) -> list[str]:
     for word in _WORD.findall(unicodedata.normalize("NFKC", text)):
         if begins_with_cjk(word):
             for run in _CJK_PARTICLES.split(word):
-                terms += _character_pairs(run)
+                pairs = [run] if len(run) == 1 else map("".join, zip(run, run[1:], strict=False))
+                terms += [pair for pair in pairs if pair not in STOP_WORDS]
         else:
             terms += _extract_word_terms(word)
     return terms
@@ -62,12 +64,6 @@ def remove_case_and_punctuation(name: str) -> str:
     if not name.isascii():
         name = unicodedata.normalize("NFKC", name).casefold()
     return _PUNCTUATION.sub("", name.lower())
-
-
-def _character_pairs(run: str) -> list[str]:
-    if len(run) < 2:
-        return [run] if run and run not in STOP_WORDS else []
-    return [pair for pair in map("".join, zip(run, run[1:], strict=False)) if pair not in STOP_WORDS]
 
 
 @lru_cache(maxsize=50_000)
@@ -118,7 +114,8 @@ _SHORT_STEM = lazy_pattern(r"[^aeiou][aeiou][^aeiouwxy]\Z")
 
 def stem(word: str) -> str:
     """Return the stem of a lower-case word of plain letters."""
-    return _strip_e(_strip_verb_ending(_to_singular(word)))
+    word = _strip_verb_ending(_to_singular(word))
+    return word[:-1] if len(word) >= 5 and word.endswith("e") else word
 
 
 def _to_singular(word: str) -> str:
@@ -139,18 +136,10 @@ def _strip_verb_ending(word: str) -> str:
     for ending in ("ing", "ed"):
         rest = word.removesuffix(ending)
         if rest != word and len(rest) >= 3 and _VOWEL.search(rest) and not word.endswith("eed"):
-            return _restore_ending(rest)
+            if len(rest) >= 4 and rest[-1] == rest[-2] and rest[-1] not in "lsz":
+                return rest[:-1]
+            return rest + "e" if len(rest) == 3 and _SHORT_STEM.match(rest) else rest
     return word
-
-
-def _restore_ending(rest: str) -> str:
-    if len(rest) >= 4 and rest[-1] == rest[-2] and rest[-1] not in "lsz":
-        return rest[:-1]
-    return rest + "e" if len(rest) == 3 and _SHORT_STEM.match(rest) else rest
-
-
-def _strip_e(word: str) -> str:
-    return word[:-1] if len(word) >= 5 and word.endswith("e") else word
 
 
 # English terms for the Chinese words of a query, so that words alone find tools described in English. Only words of
@@ -204,6 +193,8 @@ _WORDS: Final = """
 语言 language|笔记 note|备忘 note|地址 address
 """
 _CHINESE = lazy_pattern(f"[{HAN}]+")
+_MAX_CHINESE_WORD: Final = 4
+"""Characters of the longest one."""
 
 
 @cache
@@ -213,21 +204,56 @@ def read_translations() -> dict[str, list[str]]:
     return {chinese: extract_terms(english) for chinese, _, english in pairs}
 
 
-@cache
-def _max_length() -> int:
-    return max(map(len, read_translations()))
-
-
 def translate_terms(text: str) -> list[str]:
     """Return English terms for the Chinese words in a text; of two overlapping words, the longer one counts."""
     if text.isascii():
         return []
-    table, longest = read_translations(), _max_length()
+    table = read_translations()
     terms: dict[str, None] = {}
     for run in _CHINESE.findall(text):
         at = 0
         while at < len(run):
-            word = next((run[at : at + n] for n in range(longest, 0, -1) if run[at : at + n] in table), None)
+            word = next((run[at : at + n] for n in range(_MAX_CHINESE_WORD, 0, -1) if run[at : at + n] in table), None)
             terms |= dict.fromkeys(table[word] if word else ())
             at += len(word) if word else 1
     return list(terms)
+
+
+# The jobs that a request consists of: `Read the paper, translate it, and send it to Bob` has three. A search for a
+# request with several jobs finds tools for the one that most of its words are about. So each is searched for as well.
+
+MAX_JOBS: Final = 6
+_MIN_TERMS: Final = 2
+"""Fewer say too little to be searched for on their own."""
+_SENTENCE_END = lazy_pattern(r"(?<=[.!?;:]) |[。！？；：]")
+_JOINT = lazy_pattern(r"[,，、]|(?<= )(?:and|then|or)(?= )|然后|并且|同时|以及|接着|最后|再")
+"""Where another job may begin within a sentence."""
+
+
+def split_jobs(text: str, begins_action: Callable[[str], bool]) -> list[str]:
+    """Return the jobs of a text if they are several, at most `MAX_JOBS`.
+
+    `begins_action` tells whether a term is one that names or descriptions of actions begin with, as verbs are: what
+    follows a comma or an `and` is another job only if it begins with one. Chinese verbs have no such place.
+    """
+    jobs: dict[str, None] = {}
+    for line in text.splitlines():
+        for sentence in _SENTENCE_END.split(single_line(line)):
+            for job in _split_sentence(sentence, begins_action):
+                if len(set(extract_terms(job))) >= _MIN_TERMS:
+                    jobs[job] = None
+    return list(jobs)[:MAX_JOBS] if len(jobs) > 1 else []
+
+
+def _split_sentence(sentence: str, begins_action: Callable[[str], bool]) -> Iterator[str]:
+    start = end = next_start = 0
+    for joint in [*_JOINT.finditer(sentence), None]:
+        clause_start, (clause_end, next_start) = next_start, joint.span() if joint else (len(sentence), len(sentence))
+        clause = sentence[clause_start:clause_end]
+        terms = extract_terms(clause)
+        if len(set(terms)) >= _MIN_TERMS and (contains_chinese(clause) or begins_action(terms[0])):
+            yield sentence[start:end].strip()
+            start = clause_start
+        if terms:
+            end = clause_end
+    yield sentence[start:end].strip()

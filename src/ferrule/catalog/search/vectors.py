@@ -39,7 +39,6 @@ of a server says little about what one of its actions does, and details of a des
 _MAX_DESCRIPTION: Final = 200
 """Characters: what a tool does is said first, details follow."""
 _MAX_QUERY: Final = 400
-_ROWS_AT_FIRST: Final = 256
 
 
 class VectorStorage(Protocol):
@@ -163,36 +162,26 @@ def unpack_vector(packed: bytes) -> Vector | None:
 
 
 class VectorTable:
-    """The vectors of documents, by number, as the rows of one matrix. Rows of removed documents are used again."""
+    """The vectors of documents, by number, and the matrix of all of them, which is made when they are compared."""
 
     def __init__(self) -> None:
-        import numpy as np
-
-        self._matrix: Vector = np.zeros((_ROWS_AT_FIRST, DIMENSIONS), dtype=np.float32)
-        self._numbers = np.full(_ROWS_AT_FIRST, -1, dtype=np.int64)
+        self._vectors: dict[int, Vector] = {}
+        self._matrix: Vector | None = None
         self._rows: dict[int, int] = {}
-        self._free: list[int] = []
+        """The row of each number in the matrix."""
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._vectors)
 
     def __contains__(self, number: object) -> bool:
-        return number in self._rows
+        return number in self._vectors
 
     def set_row(self, number: int, vector: Vector) -> None:
-        row = self._rows.get(number)
-        if row is None:
-            row = self._free.pop() if self._free else len(self._rows)
-            if row == len(self._matrix):
-                self._double_capacity()
-            self._rows[number] = row
-        self._matrix[row], self._numbers[row] = vector, number
+        self._vectors[number], self._matrix = vector, None
 
     def discard(self, number: int) -> None:
-        row = self._rows.pop(number, None)
-        if row is not None:
-            self._free.append(row)
-            self._numbers[row] = -1
+        if self._vectors.pop(number, None) is not None:
+            self._matrix = None
 
     def compare(
         self, queries: Sequence[Vector], min_similarity: float, min_share: float, limit: int, others: Collection[int]
@@ -204,12 +193,15 @@ class VectorTable:
         """
         import numpy as np
 
-        end = len(self._rows) + len(self._free)
-        if not end:
+        if not self._vectors:
             return {}
+        if self._matrix is None:
+            self._matrix = np.stack(list(self._vectors.values()))
+            self._vectors = dict(zip(self._vectors, self._matrix, strict=True))  # the rows, not copies of them
+            self._rows = {number: row for row, number in enumerate(self._vectors)}
+        matrix, numbers = self._matrix, list(self._vectors)
         # Unlike `@`, einsum computes in this thread alone.
-        similarities = np.stack([np.einsum("ij,j->i", self._matrix[:end], query) for query in queries])
-        similarities[:, self._numbers[:end] < 0] = -1
+        similarities = np.stack([np.einsum("ij,j->i", matrix, query) for query in queries])
         rows = {self._rows[number] for number in others if number in self._rows}
         for values in similarities:
             close = np.flatnonzero(values >= max(min_similarity, min_share * values.max()))
@@ -218,10 +210,4 @@ class VectorTable:
             rows.update(close.tolist())
         positions = sorted(rows)
         result: list[list[float]] = similarities[:, positions].T.tolist()
-        return dict(zip(self._numbers[positions].tolist(), result, strict=True))
-
-    def _double_capacity(self) -> None:
-        import numpy as np
-
-        self._matrix = np.concatenate([self._matrix, np.zeros_like(self._matrix)])
-        self._numbers = np.concatenate([self._numbers, np.full_like(self._numbers, -1)])
+        return dict(zip([numbers[position] for position in positions], result, strict=True))

@@ -11,18 +11,10 @@ import copy
 import json
 import math
 import re
-from collections.abc import Callable
 from decimal import Decimal
-from typing import Any, TypeAlias
+from typing import Any
 
-from ferrule.core.json_schema import (
-    MAX_REFERENCES,
-    JsonSchema,
-    allowed_types,
-    list_branches,
-    properties_of,
-    resolve_schema,
-)
+from ferrule.core.json_schema import JsonSchema, allowed_types, list_branches, properties_of, resolve_schema
 from ferrule.core.patterns import lazy_pattern
 
 _INTEGER = lazy_pattern(r"[+-]?\d{1,300}\Z", re.ASCII)
@@ -31,19 +23,29 @@ _NUMBER = lazy_pattern(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?\Z", re.ASCII)
 
 def coerce(value: Any, schema: Any, root: JsonSchema) -> Any:
     """Return the value as the schema requires it, if it has one sensible reading. The caller's value is not changed."""
-    schema = resolve_schema(schema, root)
-    options = list_branches(schema, root)
-    real = [option for option in options if allowed_types(option) != ["null"]]
-    if len(real) != 1:
-        return _coerce_union(value, options)
+    options = list_branches(resolve_schema(schema, root), root)
+    real = _without_null(options)
+    if len(real) != 1:  # a text is parsed for a union without texts, if only one of its types fits
+        types = [t for option in options for t in allowed_types(option)]
+        if not isinstance(value, str) or "string" in types or any(not allowed_types(o) for o in options):
+            return value
+        return _parse_as_only_type(value, types)
     option = real[0]
     value = _coerce_type(value, allowed_types(option))
-    value = _coerce_enum(value, option.get("enum"))
+    enum = option.get("enum")
+    if isinstance(value, str) and isinstance(enum, list) and value not in enum:
+        folded = value.strip().casefold()
+        same = [member for member in enum if isinstance(member, str) and member.casefold() == folded]
+        return same[0] if len(same) == 1 else value
     if isinstance(value, dict):
         return _coerce_object(value, option, root)
     if isinstance(value, list) and isinstance(option.get("items"), dict):
         return [coerce(item, option["items"], root) for item in value]
     return value
+
+
+def _without_null(options: list[JsonSchema]) -> list[JsonSchema]:
+    return [option for option in options if allowed_types(option) != ["null"]]
 
 
 def _coerce_object(value: dict[str, Any], schema: JsonSchema, root: JsonSchema) -> dict[str, Any]:
@@ -80,13 +82,8 @@ def _coerce_type(value: Any, types: list[str]) -> Any:
     return value
 
 
-def convert_whole_floats(value: Any, schema: Any, root: JsonSchema) -> Any:
-    """Convert 5.0 to 5 wherever the schema requires an integer."""
-    return _WholeFloats(root).convert(value, schema)
-
-
-class _WholeFloats:
-    """Converter of values that reads each schema once, however many values follow it."""
+class WholeFloats:
+    """Converts 5.0 to 5 wherever a schema requires an integer; reads each schema once, however many values follow."""
 
     def __init__(self, root: JsonSchema) -> None:
         self._root = root
@@ -113,16 +110,8 @@ class _WholeFloats:
     def _read(self, schema: Any) -> tuple[bool, JsonSchema | None]:
         options = list_branches(resolve_schema(schema, self._root), self._root)
         types = {type_ for option in options for type_ in allowed_types(option)}
-        real = [option for option in options if allowed_types(option) != ["null"]]
+        real = _without_null(options)
         return "integer" in types and "number" not in types, real[0] if len(real) == 1 else None
-
-
-def _coerce_union(value: Any, options: list[JsonSchema]) -> Any:
-    """Parse text for a union without text, if only one of its types fits."""
-    types = [t for option in options for t in allowed_types(option)]
-    if not isinstance(value, str) or "string" in types or any(not allowed_types(o) for o in options):
-        return value
-    return _parse_as_only_type(value, types)
 
 
 def _parse_as_only_type(text: str, types: list[str]) -> Any:
@@ -157,35 +146,17 @@ def _parse_as(text: str, type_: str) -> Any:
     return text
 
 
-def _coerce_enum(value: Any, enum: Any) -> Any:
-    if not isinstance(enum, list) or value in enum or not isinstance(value, str):
-        return value
-    folded = value.strip().casefold()
-    same = [member for member in enum if isinstance(member, str) and member.casefold() == folded]
-    return same[0] if len(same) == 1 else value
-
-
 # Defaults, at every depth, without changing the caller's values
-
-Filler: TypeAlias = Callable[[Any], Any]
-
-
-def compile_defaults_filler(schema: JsonSchema, *, only_required: bool = False) -> Filler | None:
-    """Return a function that returns a value with its defaults filled in; None for a schema without defaults.
-
-    `only_required`: those of optional parameters are left out.
-    """
-    return _DefaultsFiller(schema, only_required).fill if _has_default(schema) else None
-
 
 _WITH_PARTS = frozenset({"properties", "items", "anyOf", "oneOf"})
 """Keywords of schemas whose values may have defaults inside."""
 
 
-class _DefaultsFiller:
+class DefaultsFiller:
     """Fills in the defaults of a schema, whose parts it reads when a value needs them: they may contain themselves."""
 
-    def __init__(self, root: JsonSchema, only_required: bool) -> None:
+    def __init__(self, root: JsonSchema, *, only_required: bool) -> None:
+        """With `only_required`, the defaults of optional parameters are left out."""
         self._root, self._only_required = root, only_required
         self._parts: dict[int, tuple[JsonSchema, dict[str, Any], list[str]]] = {}
         """By the id of a schema: the one behind its references and `X | null`, its defaults, and names with more."""
@@ -213,14 +184,9 @@ class _DefaultsFiller:
         return filled
 
     def _read(self, schema: JsonSchema) -> tuple[JsonSchema, dict[str, Any], list[str]]:
-        plain = resolve_schema(schema, self._root)
-        for _ in range(MAX_REFERENCES):
-            options = plain.get("anyOf") or plain.get("oneOf")
-            if not isinstance(options, list):
-                break
-            # `X | null` means X; of several alternatives none is filled in.
-            real = [option for option in options if allowed_types(resolve_schema(option, self._root)) != ["null"]]
-            plain = resolve_schema(real[0], self._root) if len(real) == 1 else {}
+        # `X | null` means X; of several alternatives none is filled in.
+        real = _without_null(list_branches(resolve_schema(schema, self._root), self._root))
+        plain = real[0] if len(real) == 1 else {}
         required = plain.get("required") or ()
         inner = {name: resolve_schema(prop, self._root) for name, prop in properties_of(plain).items()}
         defaults = {
@@ -231,7 +197,7 @@ class _DefaultsFiller:
         return plain, defaults, [name for name, prop in inner.items() if not _WITH_PARTS.isdisjoint(prop)]
 
 
-def _has_default(schema: JsonSchema) -> bool:
+def has_default(schema: JsonSchema) -> bool:
     pending: list[Any] = [schema]
     while pending:
         part = pending.pop()

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ferrule.catalog.validation.coercion import coerce, compile_defaults_filler, convert_whole_floats
+from ferrule.catalog.validation.coercion import DefaultsFiller, WholeFloats, coerce, has_default
 from ferrule.core.call import ValidationError, ValidationResult
 from ferrule.core.content import MAX_DEPTH, REDACTED, SCALAR_TYPES, as_text, check_depth, copy_json, plain_json
 from ferrule.core.json_schema import JsonSchema, allowed_types, list_branches, properties_of, resolve_schema
@@ -27,21 +27,8 @@ MAX_CHECKS = 20_000
 _FEW_CHECKS = 50
 """Checks for one value that need no attention where all values are scalars."""
 _ABOUT_OTHER_PARAMETERS = frozenset(
-    [
-        "additionalProperties",
-        "patternProperties",
-        "unevaluatedProperties",
-        "propertyNames",
-        "dependentSchemas",
-        "dependencies",
-        "allOf",
-        "anyOf",
-        "oneOf",
-        "not",
-        "if",
-        "then",
-        "else",
-    ]
+    "additionalProperties patternProperties unevaluatedProperties propertyNames dependentSchemas dependencies "
+    "allOf anyOf oneOf not if then else".split()
 )
 
 
@@ -62,7 +49,8 @@ class ParameterCheck:
         self._limits_texts = self._cost.has_patterns and not may_take_long
         self._is_costly = self._cost.checks > _FEW_CHECKS or self._cost.max_depth is not None
         self._is_valid = self._validator.is_valid
-        self._fill = compile_defaults_filler(capability.schema, only_required=not capability.fills_defaults)
+        filler = DefaultsFiller(capability.schema, only_required=not capability.fills_defaults)
+        self._fill = filler.fill if has_default(capability.schema) else None
         self._secret = capability.secret_names
         properties = properties_of(schema)
         self._declared = frozenset(properties)
@@ -99,7 +87,7 @@ class ParameterCheck:
                 filled[name] = copy_json(value)
                 if name in self._integers:
                     inner = properties_of(self._schema).get(name)
-                    filled[name] = convert_whole_floats(filled[name], inner, self._schema)
+                    filled[name] = WholeFloats(self._schema).convert(filled[name], inner)
         try:
             return filled if self._is_valid(filled) else None
         except ValueError:  # a value JSON cannot represent
@@ -129,8 +117,9 @@ class ParameterCheck:
             return _refuse(message, expected="JSON values", code="type")
 
     def _check(self, arguments: dict[str, Any]) -> ValidationResult:
-        if (error := _find_non_finite(arguments)) is not None:
-            return ValidationResult(is_valid=False, errors=[error])
+        for name, value in arguments.items():  # converted to null, they would mean that the parameter is absent
+            if isinstance(value, float) and not math.isfinite(value):
+                return _refuse(f"must be a number, not {value}.", path=name, expected="a number", code="type")
         if (refused := self._refuse_large(arguments)) is not None:
             return refused
         if self.takes_long(arguments):
@@ -166,7 +155,13 @@ class ParameterCheck:
         # A wrong name for which the error of a missing parameter has a better hint is reported once.
         named = {error.hint.partition(":")[0] for error in errors if error.code == "required"}
         errors = [error for error in errors if f"You passed {error.path!r}" not in named]
-        return ValidationResult(is_valid=False, errors=errors or [_not_json_error(arguments)])
+        if errors:
+            return ValidationResult(is_valid=False, errors=errors)
+        # A Python object in strict mode; lenient mode converts it to JSON.
+        name = next((name for name, value in arguments.items() if plain_json(value) != value), "")
+        kind = type(arguments.get(name)).__name__
+        message = f"must be a JSON value, not a Python {kind}."
+        return _refuse(message, path=name, expected="JSON", received=kind, code="type")
 
     def _refuse_large(self, arguments: dict[str, Any]) -> ValidationResult | None:
         """Refuse arguments that would take too long to check: these checks cannot be interrupted."""
@@ -183,8 +178,8 @@ class ToolParameterValidator:
 
     def __init__(self, *, strict: bool = False) -> None:
         self.strict = strict
-        # Checks are stored with their action: the id alone may later belong to another object.
-        self._checks: dict[int, tuple[ToolCapability, ParameterCheck]] = {}
+        self._checks: dict[int, ParameterCheck] = {}
+        """By the id of the action, which belongs to no other object because the check keeps the action."""
 
     def validate(
         self, tool: ToolSpec | ToolCapability, params: Mapping[str, Any] | None, *, action: str | None = None
@@ -196,41 +191,24 @@ class ToolParameterValidator:
         return self.get_check(capability).check(params)
 
     def get_check(self, capability: ToolCapability) -> ParameterCheck:
-        entry = self._checks.get(id(capability))
-        if entry is None:
+        check = self._checks.get(id(capability))
+        if check is None:
             if len(self._checks) >= MAX_CHECKS:
                 self._checks.clear()
-            entry = (capability, ParameterCheck(capability, strict=self.strict))
-            self._checks[id(capability)] = entry
-        return entry[1]
+            check = self._checks[id(capability)] = ParameterCheck(capability, strict=self.strict)
+        return check
 
 
-def _refuse(message: str, *, expected: str, code: str, hint: str = "", received: str | None = None) -> ValidationResult:
-    """Return the result for arguments that are wrong as a whole."""
-    error = ValidationError(path="", message=message, expected=expected, received=received, hint=hint, code=code)
+def _refuse(
+    message: str, *, expected: str, code: str, path: str = "", hint: str = "", received: str | None = None
+) -> ValidationResult:
+    """Return the result for one parameter, or for arguments that are wrong as a whole."""
+    error = ValidationError(path=path, message=message, expected=expected, received=received, hint=hint, code=code)
     return ValidationResult(is_valid=False, errors=[error])
 
 
 def _refuse_size(problem: str, code: str = "size") -> ValidationResult:
     return _refuse(f"the arguments {problem}", expected="smaller arguments", code=code)
-
-
-def _find_non_finite(params: dict[str, Any]) -> ValidationError | None:
-    """Refuse NaN and infinity: converted to null, they would mean that the parameter is absent."""
-    for name, value in params.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            return ValidationError(
-                path=name, message=f"must be a number, not {value}.", expected="a number", received=None, code="type"
-            )
-    return None
-
-
-def _not_json_error(params: dict[str, Any]) -> ValidationError:
-    """Refuse Python objects in strict mode; lenient mode converts them to JSON."""
-    name = next((name for name, value in params.items() if plain_json(value) != value), "")
-    type_name = type(params.get(name)).__name__
-    message = f"must be a JSON value, not a Python {type_name}."
-    return ValidationError(path=name, message=message, expected="JSON", received=type_name, code="type")
 
 
 # Explaining what is wrong with an argument, so that a model can fix it
@@ -274,10 +252,10 @@ def explain_error(
     """Turn an error of jsonschema-rs into ours: several, where it is about several parameters."""
     path = list(error.instance_path)
     keyword, limit = error.kind.name, error.kind.value
-    is_secret = bool(path) and path[0] in secret
-    received = (
-        REDACTED if is_secret else _shorten_value(error.instance if path else _redact_params(error.instance, secret))
-    )
+    is_secret, received = bool(path) and path[0] in secret, error.instance
+    if not path and isinstance(received, dict):
+        received = {name: REDACTED if name in secret else value for name, value in received.items()}
+    received = REDACTED if is_secret else _shorten_value(received)
     inner = find_schema_at(schema, path)
     if keyword == "required":
         return [_missing_parameter_error(path, limit, inner, error.instance if path else params, schema)]
@@ -397,10 +375,6 @@ def _example_hint(schema: JsonSchema) -> str:
 def _list_options(options: Sequence[Any]) -> str:
     listed = [as_text(option) for option in options[:20]]
     return ", ".join(listed) + (f" … ({len(options)} in all)" if len(options) > 20 else "")
-
-
-def _redact_params(params: Any, secret: frozenset[str]) -> Any:
-    return {k: REDACTED if k in secret else v for k, v in params.items()} if isinstance(params, dict) else params
 
 
 def _shorten_value(value: Any) -> Any:
