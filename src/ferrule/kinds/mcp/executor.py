@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import os
 import time
@@ -35,7 +36,6 @@ from ferrule.kinds.mcp.config import (
     collect_secrets,
     config_of_spec,
 )
-from ferrule.kinds.mcp.connection import Connection, SessionExpired
 from ferrule.kinds.mcp.listing import ServerListing, pinned_parts
 from ferrule.kinds.mcp.relay import (
     FIRST_MODERN_VERSION,
@@ -45,12 +45,14 @@ from ferrule.kinds.mcp.relay import (
     ProtocolMode,
     current_request,
 )
-from ferrule.kinds.mcp.results import convert_result
+from ferrule.kinds.mcp.results import SessionExpired, convert_result
 from ferrule.store import ToolKnowledgeStore
 from ferrule.store.credentials import LOCAL_ACCOUNT
 
 if TYPE_CHECKING:
     from mcp.types import CallToolResult
+
+    from ferrule.kinds.mcp.connection import Connection
 
 T = TypeVar("T")
 
@@ -221,14 +223,20 @@ class McpExecutor:
             listing_client = self._clients.get((tool.id, "auto", LOCAL_ACCOUNT))
             if listing_client is not None and not listing_client.was_used:
                 self._close_later(listing_client)
-        if config.credential_names:
-            self._limit_accounts(tool.id)
+        others = [client for client in self._clients_of(tool.id) if client.account != LOCAL_ACCOUNT]
+        if config.credential_names and len(others) >= MAX_ACCOUNTS_PER_SERVER:
+            self._close_later(min(others, key=lambda client: client.used_at))
+
+        async def report_change(tool_id: str, kind: str, uri: str | None) -> None:
+            for listener in self.change_listeners:
+                await listener(tool_id, kind, uri)
+
         options = ConnectOptions(
             tool_id=tool.id,
             config=config,
             on_elicit=self.on_elicit,
             on_listing=lambda listing: self._report_listing(client, listing),
-            on_change=self._report_change,
+            on_change=report_change,
             relays=self.relays,
             find_local_client=lambda: self._local_client,
             log_level=self._log_level,
@@ -242,24 +250,14 @@ class McpExecutor:
         if self._clients.get(_key_of(client)) is client:
             del self._clients[_key_of(client)]
 
-    def _limit_accounts(self, tool_id: str) -> None:
-        """End the connection of an account that has used a server least recently, if there are too many."""
-        clients = [client for client in self._clients_of(tool_id) if client.account != LOCAL_ACCOUNT]
-        if len(clients) >= MAX_ACCOUNTS_PER_SERVER:
-            self._close_later(min(clients, key=lambda client: client.used_at))
-
     def _clients_of(self, tool_id: str) -> list[ServerClient]:
         return [client for client in self._clients.values() if client.tool_id == tool_id]
 
-    async def _report_change(self, tool_id: str, kind: str, uri: str | None) -> None:
-        for listener in self.change_listeners:
-            await listener(tool_id, kind, uri)
-
     async def _report_listing(self, client: ServerClient, listing: ServerListing) -> None:
-        if self.on_listing is None or self._clients.get(_key_of(client)) is not client:
-            return  # replaced meanwhile
-        if client.account != LOCAL_ACCOUNT:
-            return  # what a server lists for one account says nothing about the others
+        is_replaced = self._clients.get(_key_of(client)) is not client
+        # What a server lists for one account says nothing about the others.
+        if self.on_listing is None or is_replaced or client.account != LOCAL_ACCOUNT:
+            return
         if client.mode == "legacy":  # the server knows the newer one too
             listing = replace(listing, protocol_version=FIRST_MODERN_VERSION)
         try:
@@ -401,7 +399,13 @@ class ServerClient:
                     raise TransportFault(f"{self._last_failure} (next try in {wait:.1f} s)", retry_after=wait)
                 self._starting = asyncio.create_task(self._start())
                 self._starting.add_done_callback(lambda task: task.cancelled() or task.exception())
-            await self._wait_for(self._starting)
+            starting, task = self._starting, asyncio.current_task()
+            try:
+                await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                if starting.cancelled() and not (task is not None and task.cancelling()):
+                    raise self._closed_failure() from None
+                raise
         return connection
 
     async def request(self, operation: Callable[[Connection], Awaitable[T]]) -> T:
@@ -469,15 +473,6 @@ class ServerClient:
 
     # Connecting
 
-    async def _wait_for(self, starting: asyncio.Task[Connection]) -> None:
-        try:
-            await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if starting.cancelled() and not (task is not None and task.cancelling()):
-                raise self._closed_failure() from None
-            raise
-
     async def _start(self) -> Connection:
         failure: CallError | None = None
         for attempt in range(self.config.attempts):
@@ -498,6 +493,11 @@ class ServerClient:
 
     async def _open(self) -> Connection:
         """Try the combinations in order: newest protocol first, both kinds of HTTP for an address without a type."""
+        # The SDK takes more than a second to import; in a thread it does not block other calls.
+        await asyncio.to_thread(importlib.import_module, "ferrule.kinds.mcp.connection")
+        from ferrule.kinds.mcp.connection import Connection
+        from ferrule.kinds.mcp.oauth import make_auth
+
         try:
             credentials = self._credentials = await self._read_credentials()
             self._credentials_checked_at = time.monotonic()
@@ -505,8 +505,6 @@ class ServerClient:
             self.secrets = collect_secrets(self.config, os.environ, credentials)
             auth = None
             if self._store is not None and config.url is not None:
-                from ferrule.kinds.mcp.oauth import make_auth  # imports the SDK: only when a server is connected
-
                 auth = make_auth(config, self.tool_id, self._store, self.secrets, self._login_handler)
         except (SetupError, StoreError) as error:
             raise ExecutionFailed(f"MCP server {self.tool_id!r} cannot be used: {error}") from error
@@ -602,10 +600,8 @@ def _check_is_unchanged(invocation: Invocation, listing: ServerListing) -> None:
 
     The call was decided about with an earlier listing, perhaps one on disk, because the server was not connected yet.
     """
-    context, decided = invocation.context, invocation.capability
-    if not (context.is_approved or context.principal.kind == "agent") or not invocation.tool.spec.metadata.get(
-        "listed"
-    ):
+    context, decided, metadata = invocation.context, invocation.capability, invocation.tool.spec.metadata
+    if not (context.is_approved or context.principal.kind == "agent") or not metadata.get("listed"):
         return
     current = next((each for each in listing.capabilities if each.name == decided.name), None)
     if current is not None and pinned_parts(current) != pinned_parts(decided.listed or decided):

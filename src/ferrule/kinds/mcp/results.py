@@ -175,6 +175,18 @@ def _decode_base64(text: str) -> bytes:
 # Failures
 
 
+class SessionExpired(Exception):
+    """The server does not know the session any more and did not execute the call: repeat it in a new session."""
+
+
+class CallNotSent(TransportFault):
+    """No connection to the server could be made for a call."""
+
+
+class CallRefused(ExecutionFailed):
+    """The server does not accept this client."""
+
+
 def is_connection_lost(code: int, message: str) -> bool:
     """Return whether the connection ended. The texts, from us or the SDK, decide: servers use these codes freely."""
     if code == CONNECTION_CLOSED:
