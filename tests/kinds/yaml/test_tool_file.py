@@ -536,7 +536,7 @@ def test_what_is_no_decent_yaml_is_refused(tmp_path: Path):
         b"name: 'abc\nx: y\n": "2: not YAML: while scanning a quoted scalar in line 1: found unexpected end",
         b"name: t\ndescription: \xe9\n": "2: the file is not UTF-8 (save it as UTF-8)",
         "name: 网页导航器\nx: \x07\n\n\n\n".encode(): "2: a character that text cannot contain (delete it)",
-        b"#" * 1_000_001: "1: the file is larger than 1000000 bytes (split it into several files)",
+        b"#" * 1_000_001: "1: the file is larger than 1,000,000 bytes (split it into several files)",
         b"name: &a [*a]\n": "1: an alias that contains itself (write the value out)",
         b"name: &a {<<: *a}\n": "1: an alias that contains itself (write the value out)",
         b"<<: &a {<<: *a}\n": "1: an alias that contains itself (write the value out)",

@@ -19,10 +19,13 @@ from ferrule.core.schema.docstrings import parse_docstring
 from ferrule.core.schema.signature import is_callable_object, unwrap_callable
 from ferrule.core.spec import FunctionToolSpec, MCPServerSpec, Tool, ToolCapability, ToolCategory, ToolSpec
 from ferrule.errors import CallError, SpecError
-from ferrule.kinds.frameworks.foreign_tool import ForeignTool
-from ferrule.kinds.frameworks.langchain import read_langchain_tool
-from ferrule.kinds.frameworks.openai_agents import read_function_tool
-from ferrule.kinds.frameworks.pydantic_ai import list_function_toolset, read_pydantic_ai_tool
+from ferrule.kinds.frameworks import (
+    ForeignTool,
+    list_function_toolset,
+    read_function_tool,
+    read_langchain_tool,
+    read_pydantic_ai_tool,
+)
 from ferrule.kinds.function.code_digest import digest_of_code, is_user_code
 from ferrule.kinds.function.decorator import (
     NO_OPTIONS,

@@ -21,7 +21,7 @@ from ferrule.kinds.mcp.executor import McpExecutor
 from ferrule.kinds.mcp.listing import HANDLER, ListingCache, ServerListing, apply_listing, make_server_tool
 from ferrule.kinds.mcp.mcp_json import ServersFile, read_servers_file
 from ferrule.kinds.mcp.pins import PinTracker, describe_changes
-from ferrule.kinds.source import LoadReport, WatchedFolder
+from ferrule.kinds.source import LoadReport, WatchedFolder, make_error_at_origin
 from ferrule.store import ToolKnowledgeStore
 
 CONNECT_TIMEOUT = 30.0
@@ -103,7 +103,7 @@ class McpFileSource:
                 message = f"MCP server {tool.id!r} has not started within {timeout:g} s; it continues to start"
             except (CallError, SpecError) as error:
                 message = str(error)
-            return _error_of(tool, message)
+            return make_error_at_origin(tool.origin, message)
 
         before = list(tools)
         after = await asyncio.gather(*map(connect, before))
@@ -313,12 +313,8 @@ class McpServers:
 def _errors_of_actions(tools: Iterable[Tool]) -> Iterator[LoadError]:
     for tool in tools:
         for action, reason in tool.spec.unavailable_actions.items():
-            yield _error_of(tool, f"MCP server {tool.id!r}: the action {action!r} is unavailable: {reason}")
-
-
-def _error_of(tool: Tool, message: str) -> LoadError:
-    path, _, line = tool.origin.rpartition(":")
-    return LoadError(message, path=Path(path or tool.origin), line=int(line) if line.isdecimal() else None)
+            message = f"MCP server {tool.id!r}: the action {action!r} is unavailable: {reason}"
+            yield make_error_at_origin(tool.origin, message)
 
 
 _ServerKey = tuple[str, str | None]

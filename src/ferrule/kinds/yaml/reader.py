@@ -7,7 +7,7 @@ Two surprises of YAML 1.1 are left out: `12:30` is text and not 750, and dates a
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 Place: TypeAlias = tuple[str | int, ...]
 """Keys and positions from the top of a document to a value."""
 
-MAX_FILE_SIZE = 1_000_000
 MAX_DEPTH = 64
 MAX_VALUES = 100_000
 """With aliases expanded: a few lines of YAML could otherwise be billions of values."""
@@ -70,23 +69,15 @@ def quoting_hint(text: str | None) -> str | None:
     return None if text is None else f'put it in quotes: "{text}"'
 
 
-def read_file_content(path: Path) -> bytes:
-    """Read the bytes of a file. Raises LoadError when it cannot be read, or is larger than any file of tools."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_SIZE + 1)
-    except OSError as error:
-        raise LoadError(f"the file cannot be read: {error.strerror or error}", path=path) from None
-    if len(content) > MAX_FILE_SIZE:
-        raise LoadError(f"the file is larger than {MAX_FILE_SIZE} bytes", path=path, hint="split it into several files")
-    return content
-
-
 def read_documents(content: bytes, path: Path, *, max_values: int = MAX_VALUES) -> list[Document]:
     """Read the documents of a file. Raises LoadError when the content is not YAML."""
     import yaml
 
-    text = _decode_utf8(content, path)
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise LoadError("the file is not UTF-8", path=path, line=line, hint="save it as UTF-8") from None
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         _refuse_deep_nesting(text, loader, path)
@@ -102,14 +93,6 @@ def read_documents(content: bytes, path: Path, *, max_values: int = MAX_VALUES) 
     if not documents:
         raise LoadError("the file is empty", path=path, hint="describe a tool in it, or delete it")
     return documents
-
-
-def _decode_utf8(content: bytes, path: Path) -> str:
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise LoadError("the file is not UTF-8", path=path, line=line, hint="save it as UTF-8") from None
 
 
 def _refuse_deep_nesting(text: str, loader: Any, path: Path) -> None:
@@ -209,7 +192,8 @@ class _DocumentReader:
             value = yaml.constructor.SafeConstructor().construct_object(node)
         except (ValueError, LookupError):  # !!int 'x', !!int ''
             return self._wrong_tag(node, place)
-        if isinstance(value, (int, float)) and not _is_finite_number(value):
+        # `abs` of a whole number larger than any float is compared exactly.
+        if isinstance(value, (int, float)) and not abs(value) <= sys.float_info.max:
             text = node.value if len(node.value) <= 40 else f"{node.value[:40]}…"
             self._document.problem(f"{text} is not a number in JSON", place, "leave it out")
             return None
@@ -242,13 +226,6 @@ def _is_sequence_node(node: yaml.Node) -> bool:
     import yaml
 
     return isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAG_PREFIX}seq"
-
-
-def _is_finite_number(value: int | float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number larger than any float
-        return False
 
 
 def _convert_yaml_error(error: yaml.YAMLError, text: str, path: Path) -> LoadError:
