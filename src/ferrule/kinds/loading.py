@@ -21,7 +21,7 @@ from ferrule.catalog.tags import TagTable, add_missing_tags
 from ferrule.core.events import EventBus, ToolEngineEvent, ToolEngineEventType
 from ferrule.core.spec import Tool
 from ferrule.errors import LoadError
-from ferrule.kinds.function.python_file import read_python_file
+from ferrule.kinds.function.tools import read_python_file
 from ferrule.kinds.source import (
     PYTHON_SUFFIXES,
     YAML_SUFFIXES,

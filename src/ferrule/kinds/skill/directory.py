@@ -27,7 +27,7 @@ from ferrule.core.content import Audio, Image, Resource, unwrap_reported_result
 from ferrule.core.spec import Effects, Tool, ToolCapability, ToolSpec, ToolType
 from ferrule.errors import CallError, ExecutorNotFound, LoadError
 from ferrule.kinds.command import CommandExecutor, literal_command
-from ferrule.kinds.function.python_file import find_decorated, public_classes, read_python_file
+from ferrule.kinds.function.tools import find_decorated, public_classes, read_python_file
 from ferrule.kinds.loading import DirectorySource
 from ferrule.kinds.skill.folder import SkillFolder, build_script_command, split_skill_path
 from ferrule.kinds.source import (
