@@ -200,10 +200,8 @@ class _DocumentReader:
         return value
 
     def _wrong_tag(self, node: yaml.Node, place: Place) -> None:
-        tag = node.tag.replace(_TAG_PREFIX, "!!")
-        self._document.problem(
-            f"a value of kind {tag} cannot be used here", place, "use text, numbers, lists, mappings"
-        )
+        message = f"a value of kind {node.tag.replace(_TAG_PREFIX, '!!')} cannot be used here"
+        self._document.problem(message, place, "use text, numbers, lists, mappings")
 
     def _count_one(self, node: yaml.Node) -> None:
         self._count += 1
@@ -245,9 +243,8 @@ def _convert_yaml_error(error: yaml.YAMLError, text: str, path: Path) -> LoadErr
     opened = min(error.context_mark.line, last) if error.context_mark else index
     context = f"{error.context} in line {opened + 1}: " if opened != index else ""
     problem = error.problem or "it cannot be read"
-    return LoadError(
-        f"not YAML: {context}{problem}", path=path, line=index + 1, hint=_suggest_fix(problem, lines[index])
-    )
+    hint = _suggest_fix(problem, lines[index])
+    return LoadError(f"not YAML: {context}{problem}", path=path, line=index + 1, hint=hint)
 
 
 def _suggest_fix(problem: str, line: str) -> str | None:
