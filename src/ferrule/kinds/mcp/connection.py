@@ -59,9 +59,8 @@ from ferrule.kinds.mcp.results import (
     describe_cause,
     is_connect_error,
     is_connection_lost,
-    make_answer_error,
-    make_connection_error,
     make_protocol_error,
+    make_unknown_outcome,
     root_cause,
 )
 from ferrule.kinds.mcp.stdio import ConnectionState, ServerLog
@@ -365,28 +364,29 @@ class Connection:
 
     async def _call_failure(self, error: Any, action: str, repeatable: bool, call: OutgoingCall) -> CallError:
         name, status, text = self._options.tool_id, call.error_status, call.error_text or error.message
+        answered = f"{name!r} answered the call of {action!r} with"
+        ended = f"the connection to {name!r} ended during the call of {action!r}:"
         if status == 401:
             return CallRefused(f"{name!r} refused the call (HTTP 401){self._login_advice()}")
         if status is not None and status >= 500:
-            return make_answer_error(name, action, f"HTTP status {status}", text, repeatable=repeatable)
+            return make_unknown_outcome(f"{answered} HTTP status {status}: {text}", repeatable=repeatable)
         if call.error_text is not None:
             # The protocol refuses with a message. What else answers may have passed the call on before.
             if status in REFUSING_STATUSES or repeatable:
                 return make_protocol_error(name, error.code, f"HTTP status {status}: {text}", error.data)
-            return make_answer_error(name, action, f"HTTP status {status}", text, repeatable=False)
+            return make_unknown_outcome(f"{answered} HTTP status {status}: {text}", repeatable=False)
         if error.message.startswith(UNREADABLE_ANSWERS):
-            return make_answer_error(
-                name, action, "an answer that cannot be read", error.message, repeatable=repeatable
-            )
+            message = f"{answered} an answer that cannot be read: {error.message}"
+            return make_unknown_outcome(message, repeatable=repeatable)
         if is_connection_lost(error.code, error.message):
             if self.is_open:  # only the connection of this call broke
-                return make_connection_error(name, action, error.message, repeatable=repeatable)
+                return make_unknown_outcome(f"{ended} {error.message}", repeatable=repeatable)
             was_only_call = len(self._call_contexts) == 1
             # The owner task knows the reason when it has closed everything.
             await asyncio.wait({self._owner}, timeout=CLOSE_TIMEOUT)
             if was_only_call and is_connect_error(self._cause):
                 return CallNotSent(f"{name!r} cannot be reached, and the call was not sent: {self._end_reason()}")
-            return make_connection_error(name, action, self._end_reason(), repeatable=repeatable)
+            return make_unknown_outcome(f"{ended} {self._end_reason()}", repeatable=repeatable)
         if error.code in UNKNOWN_ACTION_CODES:
             self._refresher.mark_stale()
         return make_protocol_error(name, error.code, error.message, error.data)

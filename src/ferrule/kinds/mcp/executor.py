@@ -157,9 +157,8 @@ class McpExecutor:
     async def set_log_level(self, level: str) -> None:
         """Say which log messages are wanted from servers of the older protocol."""
         self._log_level = level
-        await asyncio.gather(
-            *(client.set_log_level(level) for client in self._clients.values()), return_exceptions=True
-        )
+        tasks = [client.set_log_level(level) for client in self._clients.values()]
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def use_roots_of(self, client: ClientRequest) -> None:
         """Let servers that ask outside a call get the folders of this client, and let them ask again now."""
@@ -508,20 +507,12 @@ class ServerClient:
                 auth = make_auth(config, self.tool_id, self._store, self.secrets, self._login_handler)
         except (SetupError, StoreError) as error:
             raise ExecutionFailed(f"MCP server {self.tool_id!r} cannot be used: {error}") from error
+        options = replace(self._options, config=config, location=self.config.location, secrets=self.secrets, auth=auth)
         combinations = [self._last_success] if self._last_success is not None else self._list_transports_and_modes()
         failures: list[CallError] = []
         for kind, protocol_mode in combinations:
-            options = replace(
-                self._options,
-                config=config,
-                location=self.config.location,
-                secrets=self.secrets,
-                kind=kind,
-                protocol_mode=protocol_mode,
-                auth=auth,
-            )
             try:
-                connection = await Connection.open(options)
+                connection = await Connection.open(replace(options, kind=kind, protocol_mode=protocol_mode))
             except CallError as error:
                 failures.append(error)
                 if not error.transient or isinstance(error.__cause__, TimeoutError):
@@ -538,10 +529,10 @@ class ServerClient:
         for name in self.config.credential_names:
             value = None if self._store is None else await self._store.credentials.get(self.account, name)
             if value is None:
-                raise SetupError(
-                    f"it needs your credential {name!r}. Store it with `ferrule credentials set {name}`, or with "
-                    f"PUT /v1/credentials/{name} of the server that you use."
+                ways = (
+                    f"`ferrule credentials set {name}`, or with PUT /v1/credentials/{name} of the server that you use"
                 )
+                raise SetupError(f"it needs your credential {name!r}. Store it with {ways}.")
             values[name] = value
         for header, text in self.config.headers.items():
             used = CREDENTIAL.findall(text)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 from ferrule.core.names import did_you_mean
 from ferrule.core.patterns import lazy_pattern
@@ -157,6 +157,8 @@ def _keep_line_breaks(match: re.Match[str]) -> str:
 
 # The files of other programs
 
+Outcome: TypeAlias = Literal["added", "replaced", "skipped", "bad"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedServer:
@@ -164,7 +166,7 @@ class ImportedServer:
 
     name: str
     path: Path
-    outcome: Literal["added", "replaced", "skipped", "bad"]
+    outcome: Outcome
     note: str = ""
 
 
@@ -192,32 +194,31 @@ def import_servers(source: Path, target: Path, *, project: Path, replace: bool) 
     file = read_codex_file(source) if source.suffix == ".toml" else read_servers_file(source, may_be_empty=True)
     own = _get_nested(file.document, ("projects", str(project.absolute()), "mcpServers"))  # as Claude Code stores them
     servers = {**(own if isinstance(own, dict) else {}), **file.servers}
-    return [
-        _import_server(name, entry, source, target, project=project, replace=replace) for name, entry in servers.items()
-    ]
+    imported = []
+    for name, entry in servers.items():
+        outcome, note = _import_server(name, entry, target, project=project, replace=replace)
+        imported.append(ImportedServer(name=name, path=source, outcome=outcome, note=note))
+    return imported
 
 
-def _import_server(
-    name: str, entry: Any, source: Path, target: Path, *, project: Path, replace: bool
-) -> ImportedServer:
+def _import_server(name: str, entry: Any, target: Path, *, project: Path, replace: bool) -> tuple[Outcome, str]:
     exists = name in (read_servers_file(target).servers if target.exists() else {})
     if exists and not replace:
-        return ImportedServer(name=name, path=source, outcome="skipped", note="there is already one of this name")
+        return "skipped", "there is already one of this name"
     inputs: list[str] = []
     try:
         entry = convert_variables(entry, project, inputs)
         config = read_server_config(entry)
         if starts_ferrule(config):
-            return ImportedServer(name=name, path=source, outcome="skipped", note="it is Ferrule itself")
+            return "skipped", "it is Ferrule itself"
         write_server(target, name, entry, replace=replace)
     except (SpecError, LoadError) as error:
-        return ImportedServer(name=name, path=source, outcome="bad", note=str(error))
+        return "bad", str(error)
     notes = [f"set the environment variable {', '.join(inputs)}"] if inputs else []
     if secrets := find_literal_secrets(config):
         names = ", ".join(secrets)
         notes.append(f"{target.name} now holds the value of {names}: do not share it, or write ${{VAR}} instead")
-    outcome: Literal["added", "replaced"] = "replaced" if exists else "added"
-    return ImportedServer(name=name, path=source, outcome=outcome, note="; ".join(notes))
+    return "replaced" if exists else "added", "; ".join(notes)
 
 
 def starts_ferrule(config: McpServerConfig) -> bool:

@@ -207,19 +207,8 @@ def make_protocol_error(name: str, code: int, message: str, data: Any) -> CallEr
     return error
 
 
-def make_connection_error(name: str, action: str, reason: str, *, repeatable: bool) -> CallError:
-    """Make the failure of a call whose connection ended before an answer."""
-    return _unknown_outcome(
-        f"the connection to {name!r} ended during the call of {action!r}: {reason}", repeatable=repeatable
-    )
-
-
-def make_answer_error(name: str, action: str, answer: str, reason: str, *, repeatable: bool) -> CallError:
-    """Make the failure of a call whose answer does not say whether the call was executed."""
-    return _unknown_outcome(f"{name!r} answered the call of {action!r} with {answer}: {reason}", repeatable=repeatable)
-
-
-def _unknown_outcome(message: str, *, repeatable: bool) -> CallError:
+def make_unknown_outcome(message: str, *, repeatable: bool) -> CallError:
+    """Make the failure of a call that may have been executed or not."""
     if repeatable:
         return TransportFault(message)
     return ExecutionFailed(
