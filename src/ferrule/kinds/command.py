@@ -102,7 +102,6 @@ class CommandExecutor:
         return stdout.removesuffix("\n")
 
     async def _run_to_end(self, line: CommandLine, output: OutputCollector) -> None:
-        """Run the program to its end, or until the call is cancelled."""
         environment, mark = mark_environment(line.environment)
         try:
             await finish_despite_cancellation(

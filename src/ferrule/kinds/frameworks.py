@@ -202,7 +202,6 @@ def _refuse_injected_arguments(tool: Any) -> None:
 
 
 def _injected_arguments(tool: Any) -> dict[str, Any]:
-    """Return the fields of arguments that a model does not provide, by name."""
     if isinstance(tool.args_schema, dict):
         return {}
     visible = getattr(tool.tool_call_schema, "model_fields", {})

@@ -44,7 +44,6 @@ _BUNDLED_TOOLS = Path(__file__).parents[2] / "ferrule_tools"
 
 
 def read_yaml_or_python_file(path: Path) -> LoadedFile:
-    """Read the tools of a YAML or a Python file."""
     return read_python_file(path) if path.suffix.lower() in PYTHON_SUFFIXES else read_tool_file(path)
 
 

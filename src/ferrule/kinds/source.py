@@ -150,7 +150,6 @@ def digest(content: bytes) -> str:
 
 
 def tool_files(directory: Path, suffixes: Collection[str] = TOOL_SUFFIXES) -> list[Path]:
-    """Return the files that describe tools, in order of their paths."""
     return [path for path in watched_files(directory, suffixes) if not path.name.startswith("_")]
 
 

@@ -144,7 +144,6 @@ class _CodeReader:
         return [_describe_code(code), self._describe(function.__defaults__), *map(self._describe_items, items)]
 
     def _add_file(self, variables: Mapping[str, Any]) -> None:
-        """Add the file of the module that has these variables."""
         version = variables.get("__ferrule_version__")
         if isinstance(version, ModuleVersion):  # the file may have changed, but this version is the one that runs
             self.files.add(version.digest)

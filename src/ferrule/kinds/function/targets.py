@@ -63,7 +63,6 @@ class SharedObject:
             return self.instance
 
     def begin_run(self, run_id: str) -> None:
-        """Record that a run may use the object from now on."""
         with self._lock:
             self._runs.add(run_id)
 

@@ -138,7 +138,6 @@ class McpServerConfig:
 
     @property
     def transport_kinds(self) -> tuple[TransportKind, ...]:
-        """Return the transports to try, in order."""
         if self.kind is not None:
             return (self.kind,)
         if self.command is not None:
@@ -174,7 +173,6 @@ class McpServerConfig:
 
     @property
     def directory(self) -> str | None:
-        """Return the directory the program is started in."""
         folder = "" if self.folder is None else str(self.folder)
         return os.path.join(folder, os.path.expanduser(self.cwd or "")).rstrip("/") or None
 
@@ -198,7 +196,6 @@ class McpServerConfig:
         return self._map_texts(lambda text: ENV_VARIABLE.sub(r"${\1}", text))
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return all the variables the program gets."""
         inherited = {k: v for k, v in environ.items() if k in _INHERITED_VARIABLES or k.startswith(("LC_", "XDG_"))}
         return inherited | dict(self.env)
 

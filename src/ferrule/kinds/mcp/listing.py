@@ -200,7 +200,6 @@ def read_entry(entry: Any, number: int, hide: Callable[[str], str] = str) -> tup
 
 
 def _find_problem_of_parameters(schema: Any) -> str:
-    """Return why the schema of arguments cannot be used, or an empty text."""
     if isinstance(schema, dict) and schema.get("type", "object") != "object":
         return f'its inputSchema has the type {str(schema["type"])[:50]!r} instead of "object"'
     return _find_problem(schema, "inputSchema")

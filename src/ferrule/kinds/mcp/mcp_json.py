@@ -47,7 +47,6 @@ class ServersFile:
     has_comments: bool = False
 
     def line(self, name: str) -> int:
-        """Return the line a server's entry begins on."""
         start = re.search(re.escape(json.dumps(name, ensure_ascii=False)) + r"\s*:\s*\{", self.text)
         return 1 if start is None else self.text.count("\n", 0, start.start()) + 1
 

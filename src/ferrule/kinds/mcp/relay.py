@@ -301,7 +301,6 @@ class ChangeListener:
         self._pause = MIN_LISTEN_PAUSE
 
     async def handle(self, message: Any) -> None:
-        """Handle a notification of the server."""
         match getattr(message, "method", ""):
             case "notifications/tools/list_changed":
                 self._on_tools_changed()

@@ -195,7 +195,6 @@ def is_connection_lost(code: int, message: str) -> bool:
 
 
 def make_protocol_error(name: str, code: int, message: str, data: Any) -> CallError:
-    """Make the failure of a call that was answered with an error response."""
     failure = PROTOCOL_ERRORS.get(code, ExecutionFailed)
     if failure is NeedsApproval:
         elicitations = data.get("elicitations") if isinstance(data, dict) else None
@@ -237,5 +236,4 @@ def root_cause(error: BaseException | None) -> BaseException | None:
 
 
 def is_connect_error(error: BaseException | None) -> bool:
-    """Return whether no connection to the server could be made at all."""
     return type(root_cause(error)).__name__ in ("ConnectError", "ConnectTimeout", "PoolTimeout")

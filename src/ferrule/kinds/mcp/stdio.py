@@ -110,11 +110,9 @@ class ServerLog:
 
     @property
     def tail(self) -> str:
-        """Return the end of the server's standard error."""
         return self._hide(self._tail.decode("utf-8", "replace").strip())
 
     def feed(self, data: bytes) -> None:
-        """Take in a piece of the server's standard error."""
         self._tail = (self._tail + data[-TAIL_LENGTH:])[-TAIL_LENGTH:]
         self._stderr.feed(data)
 

@@ -161,7 +161,6 @@ _SEPARATORS = {"form": ",", "simple": ",", "space": "%20", "tab": "%09", "pipe":
 
 
 def encode_path_argument(argument: Argument, value: Any) -> str:
-    """Encode an argument as part of a path."""
     if argument.style == "json":
         return _percent_encode(encode_json(value).decode())
     if argument.style == "matrix":

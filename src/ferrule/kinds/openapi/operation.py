@@ -142,7 +142,6 @@ class OperationInputReader:
     def read(
         self, path: str, item: dict[str, Any], operation: dict[str, Any], security: Iterable[Sequence[Credential]]
     ) -> OperationInput:
-        """Read the input of one operation of a path."""
         result = OperationInput()
         parameters = self._parameters(path, item, operation)
         credentials = {(each.location, each.name.lower()) for alternative in security for each in alternative}

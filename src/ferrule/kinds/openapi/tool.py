@@ -51,7 +51,6 @@ class OpenApiEntry:
     """How old the copy of a document at a URL may be before it is compared with the URL; None: never."""
 
     def resolve_path(self, folder: Path) -> OpenApiEntry:
-        """Return the entry with its path relative to a folder."""
         return self if is_url(self.source) else replace(self, source=str(folder / Path(self.source).expanduser()))
 
 

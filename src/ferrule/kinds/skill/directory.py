@@ -145,12 +145,10 @@ class SkillsDirectory:
 
 
 def find_skill_file(folder: Path) -> Path | None:
-    """Return the `SKILL.md` of a folder, if it has one."""
     return next((path for name in DOCUMENTS if os.path.lexists(path := folder / name)), None)
 
 
 def skill_files(directory: Path) -> list[Path]:
-    """List the files that define skills, ordered by path."""
     return [path for path in watched_skill_files(directory) if not path.name.startswith("_")]
 
 

@@ -58,7 +58,6 @@ def read_tool(document: Document) -> Tool | None:
 
 
 def _read_schemas(document: Document, value: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any] | None]]:
-    """Read parameters and output of each action."""
     if value.get("actions") is None:
         return [_read_action_schemas(document, (), value)]
     for key in ("parameters", "output", "examples"):
