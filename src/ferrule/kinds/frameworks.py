@@ -21,7 +21,7 @@ from ferrule.core.call import ToolExecutionContext, ValidationError, current_inv
 from ferrule.core.content import Audio, Content, Image, Output, Resource, Text, as_text, encode_json
 from ferrule.core.spec import JsonSchema
 from ferrule.errors import ExecutionFailed, InvalidArguments, NeedsApproval, Refuse, Retry, SpecError, error_text
-from ferrule.kinds.function.decorator import ToolOptions
+from ferrule.kinds.function.decorator import ToolKeywords, read_options
 from ferrule.process.function_reference import ObjectFunction
 
 _KEYWORDS_WITH_NAMED_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
@@ -35,7 +35,7 @@ class ForeignTool:
     description: str
     parameters: JsonSchema
     output: JsonSchema | None
-    options: ToolOptions
+    options: ToolKeywords
     call: ObjectFunction
     """Calls the tool as its framework would."""
     source_function: Callable[..., Any] | type
@@ -171,7 +171,7 @@ def read_langchain_tool(tool: Any) -> ForeignTool:
         description=tool.description,
         parameters=_read_parameters(tool),
         output=None,
-        options=ToolOptions(tags=tuple(tool.tags or ()), metadata=metadata),
+        options={"tags": tuple(tool.tags or ()), "metadata": metadata},
         call=ObjectFunction(call, tool, source_function=function),
         source_function=function or type(tool),
     )
@@ -309,7 +309,9 @@ def read_function_tool(tool: Any) -> ForeignTool:
         description=tool.description,
         parameters=remove_titles(tool.params_json_schema),
         output=tool.output_json_schema,
-        options=ToolOptions(timeout=tool.timeout_seconds, enabled=tool.is_enabled, metadata=metadata),
+        options=read_options(
+            tool.name, {"timeout": tool.timeout_seconds, "enabled": tool.is_enabled, "metadata": metadata}
+        ),
         call=ObjectFunction(
             call_function_tool_sync if is_sync else call_function_tool_async, tool, source_function=function
         ),
@@ -428,7 +430,7 @@ def _read_definition(definition: Any, call: ObjectFunction, source_function: Any
         description=definition.description or "",
         parameters=remove_titles(definition.parameters_json_schema),
         output=remove_titles(definition.return_schema) if definition.return_schema else None,
-        options=ToolOptions(timeout=definition.timeout, metadata=metadata),
+        options=read_options(definition.name, {"timeout": definition.timeout, "metadata": metadata}),
         call=call,
         source_function=source_function,
     )

@@ -15,7 +15,7 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 from types import MethodType, ModuleType
-from typing import Any, NoReturn, Unpack
+from typing import Any, NoReturn, Unpack, cast
 
 from ferrule.core.schema import FunctionSignature, read_function
 from ferrule.core.schema.docstrings import parse_docstring
@@ -31,13 +31,17 @@ from ferrule.kinds.frameworks import (
 )
 from ferrule.kinds.function.code_digest import digest_of_code, is_user_code
 from ferrule.kinds.function.decorator import (
+    EFFECT_OPTIONS,
+    LIMIT_OPTIONS,
     NO_OPTIONS,
     OPTIONS_ATTRIBUTE,
     ToolKeywords,
-    ToolOptions,
+    effects_of,
     label_of,
+    limits_of,
     options_of,
     read_options,
+    select_options,
     tool,
 )
 from ferrule.kinds.function.targets import (
@@ -53,7 +57,7 @@ from ferrule.kinds.mcp.listing import make_tool_of_server_spec
 from ferrule.kinds.source import LoadedFile, digest
 from ferrule.process.python_module import ModuleVersion, load_or_explain, read_version
 
-__all__ = ["ToolKeywords", "ToolOptions", "make_tool_per_action", "tool", "tool_of"]
+__all__ = ["ToolKeywords", "make_tool_per_action", "tool", "tool_of"]
 
 HANDLER = "function"
 
@@ -76,8 +80,8 @@ def tool_of(thing: Any, **options: Unpack[ToolKeywords]) -> Tool:
     if isinstance(thing, type) or not _is_function_like(thing):
         return _make_tool_of_methods(thing, explicit)
     function = thing.__func__ if isinstance(thing, staticmethod) else thing
-    merged = explicit.with_defaults(_decorator_options(function))
-    spec = _single_action_spec(merged.name or _name_of(function), _read_signature(function), merged)
+    merged: ToolKeywords = {**_decorator_options(function), **explicit}
+    spec = _single_action_spec(merged.get("name") or _name_of(function), _read_signature(function), merged)
     return Tool(spec=spec, handler=HANDLER, target=_FunctionTarget(function), origin=describe_origin(function))
 
 
@@ -87,11 +91,11 @@ def make_tool_per_action(thing: Any) -> list[Tool]:
     if is_one_tool or (not isinstance(thing, type) and _is_function_like(thing)):
         return [tool_of(thing)]
     actions = _require_actions(thing)
-    whole = replace(options_of(_class_of(thing)) or NO_OPTIONS, name=None, description=None, examples=None)
+    whole = _without_texts(options_of(_class_of(thing)) or NO_OPTIONS)
     shared = _make_shared_object(thing, tools=len(actions))
     tools = []
     for action in actions:
-        spec = _single_action_spec(action.name, read_function(action.method), action.options.with_defaults(whole))
+        spec = _single_action_spec(action.name, read_function(action.method), {**whole, **action.options})
         target = ObjectTarget(shared, {action.name: action.attribute})
         tools.append(Tool(spec=spec, handler=HANDLER, target=target, origin=describe_origin(action.method)))
     return tools
@@ -107,10 +111,10 @@ def collect_tools(thing: Any) -> list[Tool]:
     return [tool for each in list_items(thing) for tool in collect_tools(each)]
 
 
-def convert_foreign_tool(foreign: ForeignTool, options: ToolOptions, *, resource: Any = None) -> Tool:
+def convert_foreign_tool(foreign: ForeignTool, options: ToolKeywords, *, resource: Any = None) -> Tool:
     """Make a tool of another framework's tool. The `resource` that it needs is closed together with the tool."""
-    merged = options.with_defaults(foreign.options)
-    spec = _single_action_spec(merged.name or foreign.name, foreign, merged)
+    merged: ToolKeywords = {**foreign.options, **options}
+    spec = _single_action_spec(merged.get("name") or foreign.name, foreign, merged)
     target = _FunctionTarget(foreign.call) if resource is None else ResourceTarget(foreign.call, resource)
     return Tool(spec=spec, handler=HANDLER, target=target, origin=describe_origin(foreign.source_function))
 
@@ -152,15 +156,16 @@ class ResourceTarget(_FunctionTarget):
         await self._resource.aclose()
 
 
-def _make_tool_of_methods(thing: Any, explicit: ToolOptions) -> Tool:
+def _make_tool_of_methods(thing: Any, explicit: ToolKeywords) -> Tool:
     cls = _class_of(thing)
-    options = explicit.with_defaults(options_of(cls) or NO_OPTIONS)
+    options: ToolKeywords = {**(options_of(cls) or NO_OPTIONS), **explicit}
     actions = _require_actions(thing)
+    tags = [tag for each in (options, *(action.options for action in actions)) for tag in each.get("tags", ())]
     spec = _make_spec(
-        options.name or cls.__name__,
-        options.description or _class_description(cls),
+        options.get("name") or cls.__name__,
+        options.get("description") or _class_description(cls),
         [make_capability(action, options) for action in actions],
-        replace(options, tags=(*(options.tags or ()), *(tag for each in actions for tag in each.options.tags or ()))),
+        {**options, "tags": tags},
     )
     target = ObjectTarget(_make_shared_object(thing, tools=1), {action.name: action.attribute for action in actions})
     return Tool(spec=spec, handler=HANDLER, target=target, origin=describe_origin(cls))
@@ -172,21 +177,21 @@ def is_tool_object(thing: Any) -> bool:
     return (
         all(isinstance(name, str) for name in names)
         and inspect.isroutine(getattr(thing, "execute", None))
-        and not any(action.options is not NO_OPTIONS for action in find_actions(_class_of(thing)))
+        and not any(action.options for action in find_actions(_class_of(thing)))
     )
 
 
-def _make_tool_of_tool_object(thing: Any, explicit: ToolOptions) -> Tool:
+def _make_tool_of_tool_object(thing: Any, explicit: ToolKeywords) -> Tool:
     cls = _class_of(thing)
-    options = explicit.with_defaults(options_of(cls) or NO_OPTIONS)
+    options: ToolKeywords = {**(options_of(cls) or NO_OPTIONS), **explicit}
     signature = read_function(_bind_to_class(inspect.getattr_static(cls, "execute"), cls))
     declared = getattr(thing, "parameters", None)
     if isinstance(declared, dict):  # `execute(**kwargs)` says nothing about its parameters
         signature = replace(signature, parameters=ToolCapability("", "", declared).schema)
-    described = replace(options, description=options.description or thing.description or signature.description)
-    name = options.name or thing.name or cls.__name__
+    description = options.get("description") or thing.description or signature.description
+    name = options.get("name") or thing.name or cls.__name__
     target = ObjectTarget(_make_shared_object(thing, tools=1), {name: "execute"})
-    spec = _single_action_spec(name, signature, described)
+    spec = _single_action_spec(name, signature, {**options, "description": description})
     return Tool(spec=spec, handler=HANDLER, target=target, origin=describe_origin(cls))
 
 
@@ -220,38 +225,38 @@ def _make_tool_of_spec(spec: ToolSpec) -> Tool:
     return Tool(spec=spec, handler=HANDLER, target=ObjectTarget(shared, methods), origin=origin)
 
 
-def _single_action_spec(name: str, signature: FunctionSignature | ForeignTool, options: ToolOptions) -> ToolSpec:
+def _single_action_spec(name: str, signature: FunctionSignature | ForeignTool, options: ToolKeywords) -> ToolSpec:
     capability = _describe_action(name, signature, options)
     return _make_spec(name, capability.description, [capability], options)
 
 
-def _describe_action(name: str, signature: FunctionSignature | ForeignTool, options: ToolOptions) -> ToolCapability:
+def _describe_action(name: str, signature: FunctionSignature | ForeignTool, options: ToolKeywords) -> ToolCapability:
     return ToolCapability(
         name=name,
-        description=options.description or signature.description,
+        description=options.get("description") or signature.description,
         parameters=signature.parameters,
-        examples=[dict(example) for example in options.examples or ()],
-        category=str(options.category or "general"),
+        examples=[dict(example) for example in options.get("examples", ())],
+        category=str(options.get("category") or "general"),
         output=signature.output,
     )
 
 
-def _make_spec(name: str, description: str, capabilities: list[ToolCapability], options: ToolOptions) -> ToolSpec:
+def _make_spec(name: str, description: str, capabilities: list[ToolCapability], options: ToolKeywords) -> ToolSpec:
     return ToolSpec(
         tool_id=name,
         description=description,
         capabilities=capabilities,
-        tags=list(dict.fromkeys(options.tags or ())),
-        version=options.version or "1.0.0",
-        enabled=options.enabled is not False,
-        metadata=dict(options.metadata or ()),
-        category=options.category or ToolCategory.GENERAL,
-        subcategory=options.subcategory or "general",
-        priority=1 if options.priority is None else options.priority,
-        dependencies=list(options.dependencies or ()),
-        effects=options.effects,
-        limits=options.limits,
-        price=options.price,
+        tags=list(dict.fromkeys(options.get("tags", ()))),
+        version=options.get("version") or "1.0.0",
+        enabled=options.get("enabled") is not False,
+        metadata=dict(options.get("metadata", ())),
+        category=options.get("category") or ToolCategory.GENERAL,
+        subcategory=options.get("subcategory") or "general",
+        priority=options.get("priority", 1),
+        dependencies=list(options.get("dependencies", ())),
+        effects=effects_of(options),
+        limits=limits_of(options),
+        price=options.get("price"),
     )
 
 
@@ -259,7 +264,8 @@ def _is_function_like(thing: Any) -> bool:
     if isinstance(thing, partial) or (inspect.isroutine(thing) and callable(thing)):
         return True
     # A callable object is a function, unless some of its methods are decorated.
-    return is_callable_object(thing) and not any(options_of(action.method) for action in find_actions(type(thing)))
+    is_decorated = any(options_of(action.method) is not None for action in find_actions(type(thing)))
+    return is_callable_object(thing) and not is_decorated
 
 
 def _read_signature(function: Callable[..., Any]) -> FunctionSignature:
@@ -273,7 +279,7 @@ def _read_signature(function: Callable[..., Any]) -> FunctionSignature:
     return signature
 
 
-def _decorator_options(function: Any) -> ToolOptions:
+def _decorator_options(function: Any) -> ToolKeywords:
     if isinstance(function, partial):
         return options_of(function) or _decorator_options(function.func)
     return options_of(type(function) if is_callable_object(function) else function) or NO_OPTIONS
@@ -336,11 +342,11 @@ class MethodAction:
     attribute: str
     method: Callable[..., Any]
     """Bound to the class instead of an object: its signature can be read, but it must not be called."""
-    options: ToolOptions
+    options: ToolKeywords
 
     @property
     def name(self) -> str:
-        return self.options.name or self.attribute
+        return self.options.get("name") or self.attribute
 
 
 def find_actions(cls: type) -> list[MethodAction]:
@@ -352,23 +358,28 @@ def find_actions(cls: type) -> list[MethodAction]:
     for name, method in chosen.items():
         options = options_of(_unwrap_method(method)) or NO_OPTIONS
         actions.append(MethodAction(attribute=name, method=_bind_to_class(method, cls), options=options))
-    return [action for action in actions if action.options.enabled is not False]
+    return [action for action in actions if action.options.get("enabled") is not False]
 
 
-def make_capability(action: MethodAction, whole: ToolOptions) -> ToolCapability:
+def make_capability(action: MethodAction, whole: ToolKeywords) -> ToolCapability:
     """Make an action of a tool with several actions. Options that the action does not set come from the tool."""
-    if misplaced := action.options.explicit(*_TOOL_LEVEL_OPTIONS):
+    if misplaced := select_options(action.options, _TOOL_LEVEL_OPTIONS):
         raise SpecError(
             f"action {action.name!r}: {' and '.join(misplaced)} can only be set for a whole tool. "
             f"Set it on the class, or register each method as a tool of its own."
         )
-    options = action.options.with_defaults(replace(whole, name=None, description=None, examples=None))
+    options: ToolKeywords = {**_without_texts(whole), **action.options}
     return replace(
         _describe_action(action.name, read_function(action.method), options),
-        effects=options.effects if action.options.has_effects else None,
-        limits=options.limits if action.options.has_limits else None,
-        price=action.options.price,
+        effects=effects_of(options) if select_options(action.options, EFFECT_OPTIONS) else None,
+        limits=limits_of(options) if select_options(action.options, LIMIT_OPTIONS) else None,
+        price=action.options.get("price"),
     )
+
+
+def _without_texts(whole: ToolKeywords) -> ToolKeywords:
+    """Return the options of a class without those that describe the class alone."""
+    return cast(ToolKeywords, {k: v for k, v in whole.items() if k not in ("name", "description", "examples")})
 
 
 def _find_methods(cls: type) -> dict[str, Any]:
