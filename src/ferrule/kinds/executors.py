@@ -26,8 +26,8 @@ CLUSTER = "cluster"
 """The executor of functions that declare a place or resources on a cluster; only an engine with a cluster has it."""
 
 _BUILT_IN = {
-    "echo": "ferrule.kinds.builtin.echo:EchoExecutor",
-    "calculator": "ferrule.kinds.builtin.calculator:CalculatorExecutor",
+    "echo": "ferrule.kinds.builtin:EchoExecutor",
+    "calculator": "ferrule.kinds.builtin:CalculatorExecutor",
     "command": "ferrule.kinds.command:CommandExecutor",
     "skill": "ferrule.kinds.skill.directory:SkillExecutor",
 }

@@ -15,7 +15,7 @@ import httpx2
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, SecurityError
 from websockets.typing import Subprotocol
 
@@ -325,7 +325,24 @@ async def _open_websocket_streams(config: McpServerConfig, state: ConnectionStat
         can_read = asyncio.Event()
         can_read.set()
         reader = MessageReader(config.max_actions, lambda is_full: can_read.clear() if is_full else can_read.set())
-        receiving = asyncio.create_task(_receive_frames(connection, reader, can_read, state))
+
+        async def receive() -> None:
+            try:
+                async for frame in connection:
+                    try:
+                        reader.add(SessionMessage(read_message(read_json(frame))))
+                    except ValueError:
+                        state.log.message("warning", f"a frame that is not a protocol message: {frame[:200]!r}")
+                        continue
+                    await can_read.wait()
+            except ConnectionClosed as error:
+                state.end_reason = f"the connection was closed: {error}"
+                state.log.message("warning", state.end_reason)
+            finally:
+                reader.end()
+                state.ended.set()
+
+        receiving = asyncio.create_task(receive())
         try:
             yield reader, MessageWriter(write)
         finally:
@@ -342,23 +359,3 @@ class _ConnectWithinOrigin(connect):
             address = urlsplit(target)._replace(query="", fragment="").geturl()
             return SecurityError(f"it redirects to {address}, which is not followed; use that address if it is right")
         return target
-
-
-async def _receive_frames(
-    connection: ClientConnection, reader: MessageReader, can_read: asyncio.Event, state: ConnectionState
-) -> None:
-    try:
-        async for frame in connection:
-            try:
-                message = read_message(read_json(frame))
-            except ValueError:
-                state.log.message("warning", f"a frame that is not a protocol message: {frame[:200]!r}")
-                continue
-            reader.add(SessionMessage(message))
-            await can_read.wait()
-    except ConnectionClosed as error:
-        state.end_reason = f"the connection was closed: {error}"
-        state.log.message("warning", state.end_reason)
-    finally:
-        reader.end()
-        state.ended.set()

@@ -131,11 +131,10 @@ class SkillsDirectory:
 
     def load(self) -> LoadReport:
         """Load all skills. Python files are executed, which may take long: call this in a thread."""
-        reports = {folder.directory: folder.load() for folder in self._folders}
-        total = combine_into_report(
-            (directory, LoadedFile(tools=report.tools, errors=report.errors)) for directory, report in reports.items()
-        )
-        return replace(total, files=tuple(path for report in reports.values() for path in report.files))
+        reports = [folder.load() for folder in self._folders]
+        loaded = [LoadedFile(tools=report.tools, errors=report.errors) for report in reports]
+        total = combine_into_report((f.directory, each) for f, each in zip(self._folders, loaded, strict=True))
+        return replace(total, files=tuple(path for report in reports for path in report.files))
 
     def watched_folders(self) -> Sequence[WatchedFolder]:
         return [WatchedFolder(each.directory, watched_skill_files) for each in self._folders]
@@ -247,12 +246,7 @@ def read_skill_content(path: Path) -> bytes:
 
 
 def _make_spec(front_matter: SkillFrontMatter, version: str) -> ToolSpec:
-    metadata: dict[str, Any] = {
-        "license": front_matter.license,
-        "compatibility": front_matter.compatibility,
-        "metadata": front_matter.metadata,
-        "allowed_tools": front_matter.allowed_tools,
-    }
+    metadata = front_matter.model_dump(include={"license", "compatibility", "metadata", "allowed_tools"})
     return ToolSpec(
         tool_id=front_matter.name,
         description=front_matter.description,

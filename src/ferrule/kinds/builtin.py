@@ -1,4 +1,4 @@
-"""The calculator: exact arithmetic on an expression that a model or a user writes.
+"""The tools `echo`, and `calculator`: exact arithmetic on an expression that a model or a user writes.
 
 An expression is Python's arithmetic, with `^` as a second way to write a power, `x` for times, `%` after a number as
 percent, `!` as factorial, and the full-width and typographic signs people paste (`（１２＋３）×４÷５`). It may end with
@@ -36,6 +36,13 @@ MAX_BITS = int(MAX_DIGITS * math.log2(10))
 _PRECISE = decimal.Context(prec=60, Emax=9_999, Emin=-9_999, traps=[decimal.Overflow, decimal.InvalidOperation])
 
 Value: TypeAlias = int | Fraction | float
+
+
+class EchoExecutor:
+    """Returns the parameters unchanged, as `{"result": parameters}`."""
+
+    async def execute(self, invocation: Invocation, /) -> dict[str, Any]:
+        return {"result": invocation.params}
 
 
 class CalculatorExecutor:
