@@ -1,4 +1,6 @@
-"""The tools `echo`, and `calculator`: exact arithmetic on an expression that a model or a user writes.
+"""Executors that need nothing but Python: `echo`, for first steps and tests, and the calculator.
+
+The calculator does exact arithmetic on an expression that a model or a user writes.
 
 An expression is Python's arithmetic, with `^` as a second way to write a power, `x` for times, `%` after a number as
 percent, `!` as factorial, and the full-width and typographic signs people paste (`（１２＋３）×４÷５`). It may end with
@@ -39,10 +41,10 @@ Value: TypeAlias = int | Fraction | float
 
 
 class EchoExecutor:
-    """Returns the parameters unchanged, as `{"result": parameters}`."""
+    """Returns its arguments: `{"message": "hello"}` for `{"message": "hello"}`."""
 
     async def execute(self, invocation: Invocation, /) -> dict[str, Any]:
-        return {"result": invocation.params}
+        return dict(invocation.params)
 
 
 class CalculatorExecutor:
