@@ -131,10 +131,10 @@ def compare_tools(old_tools: Iterable[Tool], new_tools: Iterable[Tool]) -> ToolC
     """Compare two lists of tools by id. A tool is unchanged if a caller would notice no difference."""
     old = {tool.id: tool for tool in old_tools}
     new = {tool.id: tool for tool in new_tools}
-    kept = ((tool, old[tool.id]) for tool in new.values() if tool.id in old and tool is not old[tool.id])
+    pairs = ((tool, old[tool.id]) for tool in new.values() if tool.id in old and tool is not old[tool.id])
     return ToolChanges(
         added=tuple(tool for tool in new.values() if tool.id not in old),
-        updated=tuple(tool for tool, before in kept if _noticeable_parts(tool) != _noticeable_parts(before)),
+        updated=tuple(tool for tool, before in pairs if _noticeable_parts(tool) != _noticeable_parts(before)),
         removed=tuple(tool for tool in old.values() if tool.id not in new),
     )
 

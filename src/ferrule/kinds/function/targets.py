@@ -215,10 +215,10 @@ class ImportedTarget:
             if self._thing is None:
                 self._thing = self._find()
             # A function is called itself; of anything else, its method of the action's name if it has one.
-            found = self._thing if inspect.isroutine(self._thing) else getattr(self._thing, action, self._thing)
-            if not callable(found):
-                raise self._error(f"it is {type(found).__name__}, not a function", f"define a method {action!r} of it")
-            self._functions[action] = found
+            target = self._thing if inspect.isroutine(self._thing) else getattr(self._thing, action, self._thing)
+            if not callable(target):
+                raise self._error(f"it is {type(target).__name__}, not a function", f"define a method {action!r} of it")
+            self._functions[action] = target
         return self._functions[action]
 
     @property
