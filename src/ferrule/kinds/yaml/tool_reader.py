@@ -175,7 +175,9 @@ def read_entry(document: Document, value: Any, parameters: Collection[str]) -> T
     match entry_type.type:
         case "builtin":
             entry = validate_section(BuiltinEntry, value, document, ("entry",))
-            return entry and ToolEntry(handler=entry.handler, tool_type=ToolType.BUILTIN, config=entry.config)
+            if entry is None:
+                return None
+            return ToolEntry(handler=entry.handler, tool_type=ToolType.BUILTIN, config=entry.config)
         case "external":
             return reader.external(parameters)
         case "custom":
