@@ -1,6 +1,7 @@
 """YAML files of tools: the format, and the messages for invalid files."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -669,3 +670,9 @@ def test_a_schema_that_is_too_costly_to_check_is_reported(tmp_path: Path):
     parameters = {"x": {"$ref": f"{place}/l12", "$defs": inner}}
     [problem] = problems(tmp_path, f"name: t\nparameters: {json.dumps(parameters)}\n{ECHO}")
     assert "too costly to check" in problem
+
+
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe.yaml")
+    [error] = ToolConfigLoader().load_file(tmp_path / "pipe.yaml").errors
+    assert error.message == "the file cannot be read: it is a folder, a pipe or a device"

@@ -205,7 +205,7 @@ class McpExecutor:
         """Return the client for an account. The client is replaced when the account's credentials were changed."""
         client = self._client(tool, account)
         if client.config.credential_names and await client.has_changed_credentials():
-            if self._clients.get(_key_of(client)) is client:  # else another caller has just replaced it
+            if self._clients.get(client.key) is client:  # else another caller has just replaced it
                 self._close_later(client)
             client = self._client(tool, account)
         return client
@@ -246,14 +246,14 @@ class McpExecutor:
         return client
 
     def _remove(self, client: ServerClient) -> None:
-        if self._clients.get(_key_of(client)) is client:
-            del self._clients[_key_of(client)]
+        if self._clients.get(client.key) is client:
+            del self._clients[client.key]
 
     def _clients_of(self, tool_id: str) -> list[ServerClient]:
         return [client for client in self._clients.values() if client.tool_id == tool_id]
 
     async def _report_listing(self, client: ServerClient, listing: ServerListing) -> None:
-        is_replaced = self._clients.get(_key_of(client)) is not client
+        is_replaced = self._clients.get(client.key) is not client
         # What a server lists for one account says nothing about the others.
         if self.on_listing is None or is_replaced or client.account != LOCAL_ACCOUNT:
             return
@@ -272,10 +272,6 @@ class McpExecutor:
         task = asyncio.create_task(client.close_when_idle())
         self._closing[task] = client
         task.add_done_callback(self._closing.pop)
-
-
-def _key_of(client: ServerClient) -> tuple[str, ProtocolMode, str]:
-    return client.tool_id, client.mode, client.account
 
 
 def _choose_mode(tool: Tool) -> ProtocolMode:
@@ -329,6 +325,7 @@ class ServerClient:
         The server gets the credentials of the `account`, and the tokens of logins, from the `store`.
         """
         self._options, self.mode, self.account = options, mode, account
+        self.key = (options.tool_id, mode, account)
         self.tool_id, self.config = options.tool_id, options.config
         self._store, self._login_handler = store, login_handler
         self._credentials: dict[str, str] = {}
