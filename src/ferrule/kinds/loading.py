@@ -308,12 +308,7 @@ class ToolLoader:
         )
 
     def _emit(
-        self,
-        event_type: ToolEngineEventType,
-        *,
-        tool_name: str | None = None,
-        error: str | None = None,
-        **data: Any,
+        self, event_type: ToolEngineEventType, *, tool_name: str | None = None, error: str | None = None, **data: Any
     ) -> None:
         if self._events.has_subscribers:
             self._events.emit(ToolEngineEvent(event_type=event_type, tool_name=tool_name, error=error, data=data))
