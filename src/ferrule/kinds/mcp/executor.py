@@ -489,16 +489,16 @@ class ServerClient:
 
     async def _open(self) -> Connection:
         """Try the combinations in order: newest protocol first, both kinds of HTTP for an address without a type."""
-        # The SDK takes more than a second to import; in a thread it does not block other calls.
-        await asyncio.to_thread(importlib.import_module, "ferrule.kinds.mcp.connection")
-        from ferrule.kinds.mcp.connection import Connection
-        from ferrule.kinds.mcp.oauth import make_auth
-
         try:
             credentials = self._credentials = await self._read_credentials()
             self._credentials_checked_at = time.monotonic()
             config = self.config.expand(os.environ, credentials)
             self.secrets = collect_secrets(self.config, os.environ, credentials)
+            # The SDK takes more than a second to import; in a thread it does not block other calls.
+            await asyncio.to_thread(importlib.import_module, "ferrule.kinds.mcp.connection")
+            from ferrule.kinds.mcp.connection import Connection
+            from ferrule.kinds.mcp.oauth import make_auth
+
             auth = None
             if self._store is not None and config.url is not None:
                 auth = make_auth(config, self.tool_id, self._store, self.secrets, self._login_handler)
