@@ -40,8 +40,7 @@ from ferrule.errors import (
     ModelError,
     SetupError,
 )
-from ferrule.kinds.builtin.calculator import CalculatorExecutor
-from ferrule.kinds.builtin.echo import EchoExecutor
+from ferrule.kinds.builtin import CalculatorExecutor, EchoExecutor
 from ferrule.kinds.http_request import HttpRequestExecutor as HTTPExecutor
 from ferrule.library.library import RegistrationResult, UnifiedToolLibrary
 from ferrule.memory.context import ExecutionContext

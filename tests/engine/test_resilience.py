@@ -227,4 +227,4 @@ def test_an_executor_is_loaded_with_the_first_tool_that_needs_it():
     code = "import sys; from ferrule import ToolEngine; ToolEngine(); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "ferrule.kinds.function.executor" in loaded
-    assert "ferrule.kinds.builtin.calculator" not in loaded
+    assert "ferrule.kinds.builtin" not in loaded

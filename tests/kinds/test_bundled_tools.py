@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 
 import ferrule_tools
-from ferrule.kinds.builtin.calculator import CalculatorExecutor
-from ferrule.kinds.builtin.echo import EchoExecutor
+from ferrule.kinds.builtin import CalculatorExecutor, EchoExecutor
 from ferrule.kinds.yaml.tool_file import ToolConfigLoader
 from tests.kinds.invocations import invocation
 

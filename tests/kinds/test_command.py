@@ -337,7 +337,7 @@ async def test_everything_that_a_command_has_started_ends_when_it_is_cancelled(s
 
 
 async def test_a_command_may_tidy_up_when_it_is_asked_to_end(tmp_path):
-    script = 'trap \'echo yes > "$1/tidied"; exit\' TERM; echo > "$1/ready"; sleep 600 & wait'
+    script = 'trap \'echo yes > "$1/tidied"; exit\' TERM; sleep 600 & echo > "$1/ready"; wait'
     await cancel_when((tmp_path / "ready").exists, shell(script, str(tmp_path)))
     assert (tmp_path / "tidied").read_text() == "yes\n"
 

@@ -24,8 +24,7 @@ from ferrule import (
     tool,
 )
 from ferrule.core.spec import ToolCapability
-from ferrule.kinds.function.python_file import read_python_file
-from ferrule.kinds.function.tools import tool_of
+from ferrule.kinds.function.tools import read_python_file, tool_of
 from ferrule.kinds.yaml.tool_file import read_tool_file
 from tests.support.engines import library_with
 

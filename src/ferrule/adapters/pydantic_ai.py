@@ -12,7 +12,7 @@ from ferrule.core.content import Audio, Image
 from ferrule.core.permission import Principal
 from ferrule.core.spec import Tool
 from ferrule.errors import APPROVAL_REQUIRED, VALIDATION_ERROR, MissingExtra
-from ferrule.kinds.frameworks.pydantic_ai import make_run_context, read_toolset_tool
+from ferrule.kinds.frameworks import make_run_context, read_toolset_tool
 from ferrule.kinds.function.decorator import NO_OPTIONS
 from ferrule.kinds.function.tools import convert_foreign_tool
 from ferrule.library.library import UnifiedToolLibrary

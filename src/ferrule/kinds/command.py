@@ -91,17 +91,17 @@ class CommandExecutor:
                 f"{program!r} wrote more than {self._max_output:,} bytes and was ended. Ask for less."
             )
         if output.exit_code != 0:
-            text = output.error_text(secrets.hide)
-            reason = f": {text}" if text else "."
-            code = output.exit_code
-            how = f"ended with exit code {code}"
-            if code < 0:
-                how = f"was ended by signal {-code} ({signal.strsignal(-code)})"
-            raise ExecutionFailed(f"{program!r} {how}{reason}", exit_code=code)
-        return _parse_stdout(output.output[1].decode("utf-8", "replace"))
+            text, code = output.error_text(secrets.hide), output.exit_code
+            by_signal = f"was ended by signal {-code} ({signal.strsignal(-code)})" if code < 0 else ""
+            how = by_signal or f"ended with exit code {code}"
+            raise ExecutionFailed(f"{program!r} {how}" + (f": {text}" if text else "."), exit_code=code)
+        stdout = output.output[1].decode("utf-8", "replace")
+        if stdout.lstrip()[:1] in ("{", "["):
+            with suppress(ValueError, RecursionError):
+                return json.loads(stdout)
+        return stdout.removesuffix("\n")
 
     async def _run_to_end(self, line: CommandLine, output: OutputCollector) -> None:
-        """Run the program to its end, or until the call is cancelled."""
         environment, mark = mark_environment(line.environment)
         try:
             await finish_despite_cancellation(
@@ -112,18 +112,15 @@ class CommandExecutor:
             raise _make_start_error(line, error) from error
         finally:
             if output.transport is not None:
-                await finish_despite_cancellation(_end_program(output.transport, output, mark, self._grace))
+                await finish_despite_cancellation(self._end(output.transport, output, mark))
 
-
-async def _end_program(
-    transport: asyncio.SubprocessTransport, output: OutputCollector, mark: str, grace: float
-) -> None:
-    """End the remaining processes, read the rest of the output, close the pipes."""
-    if output.exited.is_set():  # by itself: a daemon that it left on purpose stays
-        await end_process_group(transport.get_pid(), grace)
-    else:
-        await end_process_tree(transport.get_pid(), mark, grace)
-    await output.close_pipes(transport)
+    async def _end(self, transport: asyncio.SubprocessTransport, output: OutputCollector, mark: str) -> None:
+        """End the remaining processes, read the rest of the output, close the pipes."""
+        if output.exited.is_set():  # by itself: a daemon that it left on purpose stays
+            await end_process_group(transport.get_pid(), self._grace)
+        else:
+            await end_process_tree(transport.get_pid(), mark, self._grace)
+        await output.close_pipes(transport)
 
 
 def _make_start_error(line: CommandLine, error: OSError) -> CallError:
@@ -137,14 +134,6 @@ def _make_start_error(line: CommandLine, error: OSError) -> CallError:
     if isinstance(error, PermissionError) or error.errno == errno.ENOEXEC:
         return ExecutionFailed(f"{program!r} cannot be run: {error}. Is it a program, and executable?")
     return TransportFault(f"{program!r} could not be started: {error}")
-
-
-def _parse_stdout(stdout: str) -> Any:
-    """Parse a JSON object or list that was printed. Return any other text without the newline at its end."""
-    if stdout.lstrip()[:1] in ("{", "["):
-        with suppress(ValueError, RecursionError):
-            return json.loads(stdout)
-    return stdout.removesuffix("\n")
 
 
 class OutputCollector(WatchedProcess):
@@ -202,11 +191,17 @@ def build_command_line(config: Mapping[str, Any], params: Mapping[str, Any], env
     parts = list(_fill_arguments(command, values, environ))
     if (script := find_unsafe_script(parts)) is not None:
         raise SetupError(f"a {{param}} inside the script {script!r} would be run as code: {SCRIPT_HINT}")
+    named = set(find_parameters([config.get("command"), config.get("env")]))
+    rest = {name: value for name, value in values.items() if name not in named}
+    stdin = encode_json(rest) if rest else None
+    if config.get("stdin") is not None:
+        text = fill_if_complete(str(config["stdin"]), values, environ)
+        stdin = None if text is None else text.encode("utf-8", "replace")
     filled = CommandLine(
         arguments=[part.text for part in parts],
         environment=_build_environment(config, values, environ),
         directory=expand_variables(config["cwd"], environ) if config.get("cwd") else None,
-        stdin=_build_stdin(config, values, environ),
+        stdin=stdin,
         secrets=Secrets.from_template([config.get(key) for key in ("command", "env", "stdin")], environ),
     )
     _refuse_unencodable_texts([*filled.arguments, *filled.environment.values()])
@@ -237,18 +232,14 @@ def _fill_arguments(
             continue
         is_pair = len(group) > 1 and str(group[0]).startswith("-")
         for position, (part, text) in enumerate(zip(group, texts, strict=True)):
-            if not only_operands and not (is_pair and position == 1):
-                _refuse_value_like_option(str(part), text or "", environ)
+            may_be_option = not only_operands and not (is_pair and position == 1) and (text or "").startswith("-")
+            if may_be_option and fill_template(str(part), environ, lambda _: _VALUE_MARKER).startswith(_VALUE_MARKER):
+                raise Retry(
+                    f"the value of {find_placeholders(str(part))[0]!r} begins with '-': the program would take it for "
+                    "an option. Begin it with something else, for a file with './'."
+                )
             yield CommandArgument(str(part), text or "")
         only_operands = only_operands or item == "--"
-
-
-def _refuse_value_like_option(template: str, text: str, environ: Mapping[str, str]) -> None:
-    if text.startswith("-") and fill_template(template, environ, lambda name: _VALUE_MARKER).startswith(_VALUE_MARKER):
-        raise Retry(
-            f"the value of {find_placeholders(template)[0]!r} begins with '-': the program would take it for an "
-            "option. Begin it with something else, for a file with './'."
-        )
 
 
 def _refuse_unencodable_texts(texts: Iterable[str]) -> None:
@@ -271,15 +262,6 @@ def _build_environment(
     inherited = {k: v for k, v in environ.items() if inherits_all or is_common_variable(k)}
     added = {name: fill_if_complete(str(text), values, environ) for name, text in (config.get("env") or {}).items()}
     return inherited | {name: text for name, text in added.items() if text is not None}
-
-
-def _build_stdin(config: Mapping[str, Any], values: Mapping[str, Any], environ: Mapping[str, str]) -> bytes | None:
-    if config.get("stdin") is not None:
-        text = fill_if_complete(str(config["stdin"]), values, environ)
-        return None if text is None else text.encode("utf-8", "replace")
-    named = set(find_parameters([config.get("command"), config.get("env")]))
-    rest = {name: value for name, value in values.items() if name not in named}
-    return encode_json(rest) if rest else None
 
 
 # Arguments that are scripts: the program would run as code what a caller puts into them. Recognized are the usual
@@ -334,9 +316,7 @@ _OPTIONS_BY_LANGUAGE = {
     "php": _PHP_OPTIONS,
     "ruby": _RUBY_OPTIONS,
 }
-_SHELLS = frozenset(
-    {"sh", "bash", "rbash", "dash", "ash", "zsh", "ksh", "mksh", "pdksh", "yash", "csh", "tcsh", "fish"}
-)
+_SHELLS = frozenset("sh bash rbash dash ash zsh ksh mksh pdksh yash csh tcsh fish".split())
 _SHELL_OPTIONS_WITH_VALUE = lazy_pattern("[-+][A-Za-z]*[oO][A-Za-z]*|--rcfile|--init-file")
 _VERSION_SUFFIX = lazy_pattern(r"[-.\d]*$")
 
@@ -352,7 +332,12 @@ def _find_scripts(parts: list[CommandArgument]) -> Iterator[CommandArgument]:
         name = "" if find_placeholders(part.template) else _VERSION_SUFFIX.sub("", os.path.basename(part.text))
         rest = parts[at + 1 :]
         if name == "env":
-            yield from _find_env_scripts(rest)
+            # The text that `env -S` splits into words, and the scripts of the command that these words begin.
+            for position, text in _find_scripts_in_options(_ENV_OPTIONS, rest):
+                yield text
+                with suppress(ValueError):  # env cannot split it either
+                    words = [CommandArgument(word, word) for word in shlex.split(text.text)]
+                    yield from _find_scripts([*words, *rest[position + 1 :]])
         elif name in _SHELLS:
             yield from _find_shell_scripts(rest)
         elif name in _OPTIONS_BY_LANGUAGE:
@@ -373,16 +358,6 @@ def _find_scripts_in_options(
         elif option and at + 1 < len(rest):
             yield at + 1, rest[at + 1]
         at += 2 if takes_next else 1
-
-
-def _find_env_scripts(rest: list[CommandArgument]) -> Iterator[CommandArgument]:
-    """Yield the text that `env -S` splits into words, and the scripts of the command that these words begin."""
-    for at, text in _find_scripts_in_options(_ENV_OPTIONS, rest):
-        yield text
-        with suppress(ValueError):  # env cannot split it either
-            yield from _find_scripts(
-                [*(CommandArgument(word, word) for word in shlex.split(text.text)), *rest[at + 1 :]]
-            )
 
 
 def _find_shell_scripts(rest: list[CommandArgument]) -> Iterator[CommandArgument]:

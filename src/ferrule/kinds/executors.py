@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, ValuesView
-from pathlib import Path
 from typing import Any
 
 from ferrule.core.call import ToolExecutor
@@ -19,6 +18,7 @@ from ferrule.http.guard import AddressGuard
 from ferrule.kinds.function.executor import FunctionExecutor
 from ferrule.kinds.function.targets import ImportedTarget
 from ferrule.kinds.mcp.executor import McpExecutor
+from ferrule.kinds.source import make_error_at_origin
 from ferrule.process.pool import WorkerPool
 
 ENTRY_POINT_GROUP = "ferrule.kinds"
@@ -26,8 +26,8 @@ CLUSTER = "cluster"
 """The executor of functions that declare a place or resources on a cluster; only an engine with a cluster has it."""
 
 _BUILT_IN = {
-    "echo": "ferrule.kinds.builtin.echo:EchoExecutor",
-    "calculator": "ferrule.kinds.builtin.calculator:CalculatorExecutor",
+    "echo": "ferrule.kinds.builtin:EchoExecutor",
+    "calculator": "ferrule.kinds.builtin:CalculatorExecutor",
     "command": "ferrule.kinds.command:CommandExecutor",
     "skill": "ferrule.kinds.skill.directory:SkillExecutor",
 }
@@ -48,8 +48,13 @@ class Executors:
 
     def get(self, name: str) -> ToolExecutor | None:
         """Return the executor with this name, or None. Raises ExecutorNotFound when a plugin cannot be loaded."""
-        if name not in self._instances and (executor := self._load(name)) is not None:
-            self._instances[name] = executor
+        if name not in self._instances:
+            if name in _BUILT_IN:
+                self._instances[name] = _import_class(_BUILT_IN[name])()
+            elif name in _BUILT_IN_WITH_GUARD:
+                self._instances[name] = _import_class(_BUILT_IN_WITH_GUARD[name])(self._guard)
+            elif (executor := load_plugin_executor(name)) is not None:
+                self._instances[name] = executor
         return self._instances.get(name)
 
     def choose(self, handler: str, limits: Limits) -> ToolExecutor | None:
@@ -68,18 +73,10 @@ class Executors:
         """Return the executors that were used, which may have something to close."""
         return self._instances.values()
 
-    def _load(self, name: str) -> ToolExecutor | None:
-        if name in _BUILT_IN:
-            return _import_class(_BUILT_IN[name])()  # type: ignore[no-any-return]
-        if name in _BUILT_IN_WITH_GUARD:
-            return _import_class(_BUILT_IN_WITH_GUARD[name])(self._guard)  # type: ignore[no-any-return]
-        return load_plugin_executor(name)
 
-
-def _import_class(reference: str) -> type:
+def _import_class(reference: str) -> Any:
     module, _, name = reference.partition(":")
-    cls: type = getattr(importlib.import_module(module), name)
-    return cls
+    return getattr(importlib.import_module(module), name)
 
 
 def find_code_problem(tool: Tool, executors: Executors | None = None) -> LoadError | None:
@@ -87,18 +84,16 @@ def find_code_problem(tool: Tool, executors: Executors | None = None) -> LoadErr
 
     Code that a YAML file names is imported for this. `executors` are those of an engine, which may have more.
     """
-    path, _, line = tool.origin.rpartition(":")
-    place: dict[str, Any] = {"path": Path(path), "line": int(line)} if path and line.isdigit() else {}
     try:
         handlers = [*_BUILT_IN, *_BUILT_IN_WITH_GUARD, "function", "mcp"] if executors is None else [*executors]
         if tool.handler not in handlers and load_plugin_executor(tool.handler) is None:
             hint = did_you_mean(tool.handler, handlers).strip() or f"there are {', '.join(sorted(handlers))}"
-            return LoadError(f"there is no executor {tool.handler!r}", **place, hint=hint)
+            return make_error_at_origin(tool.origin, f"there is no executor {tool.handler!r}", hint)
         if isinstance(tool.target, ImportedTarget) and not tool.needs:  # of a folder that is trusted
             for capability in tool.spec.capabilities:
                 tool.target.function(capability.name)
     except ExecutorNotFound as error:
-        return LoadError(str(error), **place)
+        return make_error_at_origin(tool.origin, str(error))
     except LoadError as error:
         return error
     return None

@@ -64,29 +64,25 @@ def fill_headers(
 ) -> tuple[dict[str, str], Secrets]:
     """Return the headers with the values of the variables they name, and these values as secrets."""
     naming = {name: names for name, value in headers.items() if (names := find_variables(value))}
-    for name, variables in naming.items():
+    origin = origin_of(url)
+    for header, variables in naming.items():
         for variable in variables:
-            _check_secret_header(name, variable, url, allowed.get(variable, ()), environ)
+            if origin is None or origin not in map(origin_of, allowed.get(variable, ())):
+                raise Retry(
+                    f"the header {header!r} names the variable {variable!r}, which may not be sent to this host. "
+                    "A person can allow it in ferrule.toml: "
+                    f'[tools.http_request] secrets = {{ {variable} = ["{origin or "api.example.com"}"] }}'
+                )
+            if header.lower() in FORWARDED_HEADERS:
+                reason = "is also sent to other hosts after a redirect: it cannot contain a secret."
+                raise Retry(f"the header {header!r} {reason}")
+            if not environ.get(variable):
+                raise Refuse(f"the environment variable {variable!r} is not set: a person must set it.")
     filled = {name: expand_variables(value, environ) if name in naming else value for name, value in headers.items()}
     return filled, Secrets.from_template([headers[name] for name in naming], environ)
 
 
 METHOD_HEADERS: Final = frozenset({"x-http-method", "x-http-method-override", "x-method-override"})
-
-
-def _check_secret_header(
-    header: str, variable: str, url: str, hosts: Sequence[str], environ: Mapping[str, str]
-) -> None:
-    if (origin := origin_of(url)) is None or origin not in map(origin_of, hosts):
-        raise Retry(
-            f"the header {header!r} names the variable {variable!r}, which may not be sent to this host. "
-            "A person can allow it in ferrule.toml: "
-            f'[tools.http_request] secrets = {{ {variable} = ["{origin or "api.example.com"}"] }}'
-        )
-    if header.lower() in FORWARDED_HEADERS:
-        raise Retry(f"the header {header!r} is also sent to other hosts after a redirect: it cannot contain a secret.")
-    if not environ.get(variable):
-        raise Refuse(f"the environment variable {variable!r} is not set: a person must set it.")
 
 
 class HttpRequestExecutor:
@@ -269,9 +265,8 @@ def build_endpoint_request(
     templates = [config.get(key) for key in ("url", "headers", "query", "body")]
     named = set(find_parameters(templates))
     rest = {name: value for name, value in values.items() if name not in named}
-    headers = {
-        name: as_text(value) for name, value in _fill_value(config.get("headers") or {}, values, environ).items()
-    }
+    headers = _fill_value(config.get("headers") or {}, values, environ)
+    headers = {name: as_text(value) for name, value in headers.items()}
     query = _fill_value(config.get("query") or {}, values, environ)
     body = _fill_value(config.get("body", _ABSENT), values, environ)
     method = str(config.get("method") or ("GET" if body is _ABSENT else "POST")).upper()
@@ -281,14 +276,12 @@ def build_endpoint_request(
         body = rest if body is _ABSENT else {**body, **rest}
     if not (body is _ABSENT or isinstance(body, str) or "content-type" in map(str.lower, headers)):
         headers["Content-Type"] = "application/json"
-    content = None
-    if body is not _ABSENT:
-        content = body.encode("utf-8", "replace") if isinstance(body, str) else encode_json(body)
+    text = body.encode("utf-8", "replace") if isinstance(body, str) else None
     return EndpointRequest(
         method=method,
         url=_fill_url(str(config["url"]), values, environ, query),
         headers=headers,
-        content=content,
+        content=text if text is not None or body is _ABSENT else encode_json(body),
         secrets=Secrets.from_template(templates, environ),
         private_headers=frozenset(n for n, text in (config.get("headers") or {}).items() if _has_variable(text)),
         private_body=_has_variable(config.get("body")),
@@ -316,7 +309,12 @@ def _fill_value(template: Any, values: Mapping[str, Any], environ: Mapping[str, 
 
 
 def _fill_url(template: str, values: Mapping[str, Any], environ: Mapping[str, str], query: Mapping[str, Any]) -> str:
-    _check_host_is_fixed(template, environ)
+    marked = fill_template(template, environ, lambda name: _NO_VALUE)
+    scheme, _, rest = marked.partition("://")
+    host = rest.replace("?", "/").replace("#", "/").replace("\\", "/").partition("/")[0]
+    if not host or _NO_VALUE in scheme + host:
+        reason = "must name its host: a {param} can only stand in the path or the query after it"
+        raise SetupError(f"the url {template!r} {reason}")
     missing = []
 
     def render_parameter(name: str) -> str:
@@ -336,13 +334,3 @@ def _fill_url(template: str, values: Mapping[str, Any], environ: Mapping[str, st
         texts = [as_text(each) for each in value] if isinstance(value, (list, tuple)) else as_text(value)
         entries.append(urlencode({name: texts}, doseq=True, errors="replace"))
     return f"{address}?{'&'.join(entries)}" if entries else address
-
-
-def _check_host_is_fixed(template: str, environ: Mapping[str, str]) -> None:
-    marked = fill_template(template, environ, lambda name: _NO_VALUE)
-    scheme, _, rest = marked.partition("://")
-    host = rest.replace("?", "/").replace("#", "/").replace("\\", "/").partition("/")[0]
-    if not host or _NO_VALUE in scheme + host:
-        raise SetupError(
-            f"the url {template!r} must name its host: a {{param}} can only stand in the path or the query after it"
-        )

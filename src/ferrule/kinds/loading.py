@@ -21,7 +21,7 @@ from ferrule.catalog.tags import TagTable, add_missing_tags
 from ferrule.core.events import EventBus, ToolEngineEvent, ToolEngineEventType
 from ferrule.core.spec import Tool
 from ferrule.errors import LoadError
-from ferrule.kinds.function.python_file import read_python_file
+from ferrule.kinds.function.tools import read_python_file
 from ferrule.kinds.source import (
     PYTHON_SUFFIXES,
     YAML_SUFFIXES,
@@ -44,7 +44,6 @@ _BUNDLED_TOOLS = Path(__file__).parents[2] / "ferrule_tools"
 
 
 def read_yaml_or_python_file(path: Path) -> LoadedFile:
-    """Read the tools of a YAML or a Python file."""
     return read_python_file(path) if path.suffix.lower() in PYTHON_SUFFIXES else read_tool_file(path)
 
 
@@ -134,15 +133,10 @@ def compare_tools(old_tools: Iterable[Tool], new_tools: Iterable[Tool]) -> ToolC
     """Compare two lists of tools by id. A tool is unchanged if a caller would notice no difference."""
     old = {tool.id: tool for tool in old_tools}
     new = {tool.id: tool for tool in new_tools}
+    pairs = ((tool, old[tool.id]) for tool in new.values() if tool.id in old and tool is not old[tool.id])
     return ToolChanges(
         added=tuple(tool for tool in new.values() if tool.id not in old),
-        updated=tuple(
-            tool
-            for tool in new.values()
-            if tool.id in old
-            and tool is not old[tool.id]
-            and _noticeable_parts(tool) != _noticeable_parts(old[tool.id])
-        ),
+        updated=tuple(tool for tool, before in pairs if _noticeable_parts(tool) != _noticeable_parts(before)),
         removed=tuple(tool for tool in old.values() if tool.id not in new),
     )
 
@@ -316,12 +310,7 @@ class ToolLoader:
         )
 
     def _emit(
-        self,
-        event_type: ToolEngineEventType,
-        *,
-        tool_name: str | None = None,
-        error: str | None = None,
-        **data: Any,
+        self, event_type: ToolEngineEventType, *, tool_name: str | None = None, error: str | None = None, **data: Any
     ) -> None:
         if self._events.has_subscribers:
             self._events.emit(ToolEngineEvent(event_type=event_type, tool_name=tool_name, error=error, data=data))

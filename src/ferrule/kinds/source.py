@@ -119,6 +119,20 @@ def make_error_at_origin(origin: str, message: str, hint: str | None = None) -> 
     return LoadError(f"{origin}: {message}", hint=hint)
 
 
+def read_limited_file(path: Path, max_size: int, hint: str | None = None) -> bytes:
+    """Read the bytes of a file. Raises LoadError for one that is too large, or would never end (a pipe, a device)."""
+    try:
+        if path.exists() and not path.is_file():
+            raise LoadError("the file cannot be read: it is a folder, a pipe or a device", path=path)
+        with path.open("rb") as file:
+            content = file.read(max_size + 1)
+    except OSError as error:
+        raise LoadError(f"the file cannot be read: {error.strerror or error}", path=path) from None
+    if len(content) > max_size:
+        raise LoadError(f"the file is larger than {max_size:,} bytes", path=path, hint=hint)
+    return content
+
+
 def digest_file(path: Path) -> str:
     try:
         return digest(path.read_bytes()) if path.is_file() else ""  # reading a named pipe would block
@@ -136,7 +150,6 @@ def digest(content: bytes) -> str:
 
 
 def tool_files(directory: Path, suffixes: Collection[str] = TOOL_SUFFIXES) -> list[Path]:
-    """Return the files that describe tools, in order of their paths."""
     return [path for path in watched_files(directory, suffixes) if not path.name.startswith("_")]
 
 

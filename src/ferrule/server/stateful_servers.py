@@ -19,10 +19,10 @@ from ferrule.core.spec import Tool
 from ferrule.engine import ToolEngine
 from ferrule.errors import CallCancelled, CallError, Rejected, StoreError
 from ferrule.kinds.mcp.config import McpServerConfig
-from ferrule.kinds.mcp.connection import CallNotSent, CallRefused
 from ferrule.kinds.mcp.executor import McpExecutor
 from ferrule.kinds.mcp.listing import HANDLER
 from ferrule.kinds.mcp.relay import FIRST_MODERN_VERSION, ClientRequest, current_request
+from ferrule.kinds.mcp.results import CallNotSent, CallRefused
 from ferrule.server.fleet import PeerRoute, ServerFleet, ServerGone, ServerOutOfReach
 from ferrule.server.internal_mcp import (
     CALL_KEY,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ferrule.core.content import Output
 from ferrule.errors import Retry
-from ferrule.kinds.builtin.calculator import CalculatorExecutor, calculate
+from ferrule.kinds.builtin import CalculatorExecutor, calculate
 from tests.kinds.invocations import invocation
 
 

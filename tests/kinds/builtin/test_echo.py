@@ -1,4 +1,4 @@
-from ferrule.kinds.builtin.echo import EchoExecutor
+from ferrule.kinds.builtin import EchoExecutor
 from tests.kinds.invocations import invocation
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from ferrule.core.spec import Tool
 from ferrule.errors import LoadError
-from ferrule.kinds.function.python_file import read_python_file
+from ferrule.kinds.function.tools import read_python_file
 from ferrule.kinds.loading import DirectorySource, compare_tools, read_yaml_or_python_file
 from ferrule.kinds.source import LoadedFile, LoadReport
 from ferrule.process.python_module import MAX_VERSIONS, find_module_version, load_python_module, read_version

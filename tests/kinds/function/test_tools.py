@@ -17,7 +17,7 @@ from ferrule.core.call import ToolExecutionContext
 from ferrule.core.schema import Secret
 from ferrule.core.spec import Effects, FunctionToolSpec, Limits, Tool, ToolCapability, ToolCategory, ToolSpec, ToolType
 from ferrule.errors import ExecutionFailed, ExecutorNotFound, SpecError
-from ferrule.kinds.function.tools import ToolKeywords, ToolOptions, make_tool_per_action, tool, tool_of
+from ferrule.kinds.function.tools import make_tool_per_action, tool, tool_of
 
 
 def checked(thing: Any, **options: Any) -> Tool:
@@ -95,7 +95,7 @@ def test_a_decorated_function_stays_what_it_was():
     assert add(1) == 2
     assert add.__name__ == "add"
     assert pickle.loads(pickle.dumps(add)) is add
-    assert vars(add)["__ferrule_tool__"] == ToolOptions()
+    assert vars(add)["__ferrule_tool__"] == {}
 
 
 def test_a_function_is_a_tool_with_one_action_of_its_name():
@@ -160,10 +160,6 @@ def test_options_given_later_win():
 
     spec = checked(fn, timeout=1, name="other").spec
     assert (spec.tool_id, spec.limits.timeout, spec.tags) == ("other", 1, ["x"])
-
-
-def test_keywords_and_options_are_the_same():
-    assert set(ToolKeywords.__annotations__) == {field.name for field in dataclasses.fields(ToolOptions)}
 
 
 @pytest.mark.parametrize(

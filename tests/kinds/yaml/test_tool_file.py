@@ -1,6 +1,7 @@
 """YAML files of tools: the format, and the messages for invalid files."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -536,7 +537,7 @@ def test_what_is_no_decent_yaml_is_refused(tmp_path: Path):
         b"name: 'abc\nx: y\n": "2: not YAML: while scanning a quoted scalar in line 1: found unexpected end",
         b"name: t\ndescription: \xe9\n": "2: the file is not UTF-8 (save it as UTF-8)",
         "name: 网页导航器\nx: \x07\n\n\n\n".encode(): "2: a character that text cannot contain (delete it)",
-        b"#" * 1_000_001: "1: the file is larger than 1000000 bytes (split it into several files)",
+        b"#" * 1_000_001: "1: the file is larger than 1,000,000 bytes (split it into several files)",
         b"name: &a [*a]\n": "1: an alias that contains itself (write the value out)",
         b"name: &a {<<: *a}\n": "1: an alias that contains itself (write the value out)",
         b"<<: &a {<<: *a}\n": "1: an alias that contains itself (write the value out)",
@@ -669,3 +670,9 @@ def test_a_schema_that_is_too_costly_to_check_is_reported(tmp_path: Path):
     parameters = {"x": {"$ref": f"{place}/l12", "$defs": inner}}
     [problem] = problems(tmp_path, f"name: t\nparameters: {json.dumps(parameters)}\n{ECHO}")
     assert "too costly to check" in problem
+
+
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe.yaml")
+    [error] = ToolConfigLoader().load_file(tmp_path / "pipe.yaml").errors
+    assert error.message == "the file cannot be read: it is a folder, a pipe or a device"

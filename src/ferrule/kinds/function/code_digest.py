@@ -122,7 +122,14 @@ class _CodeReader:
                 described.append(self._describe_items(value.keywords))
             case _ if inspect.isroutine(value):  # written in C
                 described.append(value.__qualname__)
-        return [*described, self._describe_items(_select_functions(value))]
+        try:
+            attributes = object.__getattribute__(value, "__dict__")
+        except AttributeError:
+            attributes = {}
+        # The attributes that are functions, among them what a wrapper wraps.
+        kinds = (FunctionType, MethodType, partial)
+        functions = {n: v for n, v in attributes.items() if n == "__wrapped__" or isinstance(v, kinds)}
+        return [*described, self._describe_items(functions)]
 
     def _describe_function(self, function: FunctionType) -> list[Any]:
         code, variables = function.__code__, function.__globals__
@@ -131,12 +138,12 @@ class _CodeReader:
         cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
         # A variable that has no value yet is state, like a list: it gets its value while the program runs.
         closure = {n: [] if cell == CellType() else cell.cell_contents for n, cell in cells if n not in state}
-        helpers = {name: variables[name] for name in _find_names(code) if name in variables}
+        names = set().union(*(each.co_names for each in _nested_codes(code)))  # also of attributes
+        helpers = {name: variables[name] for name in names if name in variables}
         items = (function.__kwdefaults__ or {}, closure, _select_own(helpers, variables))
         return [_describe_code(code), self._describe(function.__defaults__), *map(self._describe_items, items)]
 
     def _add_file(self, variables: Mapping[str, Any]) -> None:
-        """Add the file of the module that has these variables."""
         version = variables.get("__ferrule_version__")
         if isinstance(version, ModuleVersion):  # the file may have changed, but this version is the one that runs
             self.files.add(version.digest)
@@ -151,21 +158,6 @@ def _select_own(items: Mapping[str, Any], variables: Mapping[str, Any]) -> dict[
     """Select the code of the module with these variables, without imported code."""
     module = variables.get("__name__")
     return {n: v for n, v in items.items() if callable(v) and getattr(v, "__module__", None) == module}
-
-
-def _select_functions(value: Any) -> dict[str, Any]:
-    """Return the attributes of an object that are functions, among them what a wrapper wraps."""
-    try:
-        attributes = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return {}
-    functions = (FunctionType, MethodType, partial)
-    return {n: v for n, v in attributes.items() if n == "__wrapped__" or isinstance(v, functions)}
-
-
-def _find_names(code: CodeType) -> set[str]:
-    """Return all global names and names of attributes that the code may use."""
-    return set().union(*(each.co_names for each in _nested_codes(code)))
 
 
 def _describe_code(code: CodeType) -> list[Any]:

@@ -6,9 +6,8 @@ with its options, which is read when it is registered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, TypedDict, TypeVar, Unpack, get_args, overload
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final, TypedDict, TypeVar, Unpack, cast, get_args, overload
 
 from ferrule.core.names import did_you_mean
 from ferrule.core.spec import NO_EFFECTS, Effects, Isolation, Limits, Placement, ToolCategory, is_above_zero
@@ -17,8 +16,8 @@ from ferrule.errors import SpecError
 OPTIONS_ATTRIBUTE = "__ferrule_tool__"
 """The attribute of a decorated object that has its options."""
 
-_EFFECT_OPTIONS = ("read_only", "idempotent", "destructive", "polling", "trusted_output")
-_LIMIT_OPTIONS = ("timeout", "bucket", "isolation", "max_output", "placement", "resources")
+EFFECT_OPTIONS = ("read_only", "idempotent", "destructive", "polling", "trusted_output", "cacheable")
+LIMIT_OPTIONS = ("timeout", "bucket", "isolation", "max_output", "placement", "resources")
 
 # Shared by all tools without such options.
 _NO_LIMITS = Limits()
@@ -27,7 +26,7 @@ T = TypeVar("T")
 
 
 class ToolKeywords(TypedDict, total=False):
-    """The options of a tool, beside its type hints and its docstring."""
+    """The options of a tool, beside its type hints and its docstring. An option that is not set is absent."""
 
     name: str
     description: str
@@ -49,79 +48,34 @@ class ToolKeywords(TypedDict, total=False):
     polling: bool
     trusted_output: bool
     cacheable: bool | float
+    """True, or for how many seconds."""
     price: float
+    """Of one call."""
     examples: Sequence[Mapping[str, Any]]
     metadata: Mapping[str, Any]
     enabled: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolOptions:
-    """The options of a tool. None means that an option is not set."""
-
-    name: str | None = None
-    description: str | None = None
-    tags: tuple[str, ...] | None = None
-    category: ToolCategory | str | None = None
-    subcategory: str | None = None
-    priority: int | None = None
-    dependencies: tuple[str, ...] | None = None
-    version: str | None = None
-    timeout: float | None = None
-    bucket: str | None = None
-    isolation: Isolation | None = None
-    max_output: int | None = None
-    placement: Placement | None = None
-    resources: Mapping[str, float] | None = None
-    read_only: bool | None = None
-    idempotent: bool | None = None
-    destructive: bool | None = None
-    polling: bool | None = None
-    trusted_output: bool | None = None
-    cacheable: bool | float | None = None
-    """True, or for how many seconds."""
-    price: float | None = None
-    """Of one call."""
-    examples: tuple[Mapping[str, Any], ...] | None = None
-    metadata: Mapping[str, Any] | None = None
-    enabled: bool | None = None
-
-    def explicit(self, *names: str) -> dict[str, Any]:
-        """Return the options that are set, among these names or among all."""
-        names = names or tuple(f.name for f in fields(self))
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
-
-    def with_defaults(self, defaults: ToolOptions) -> ToolOptions:
-        """Return these options, and the defaults for options that are not set."""
-        if self is NO_OPTIONS or defaults is NO_OPTIONS:
-            return defaults if self is NO_OPTIONS else self
-        return replace(defaults, **self.explicit())
-
-    @property
-    def effects(self) -> Effects:
-        if not self.has_effects:
-            return NO_EFFECTS
-        flags = self.explicit(*_EFFECT_OPTIONS)
-        if self.cacheable is None or self.cacheable is False:
-            return Effects(**flags)
-        if self.cacheable is True:
-            return Effects(cacheable=True, **flags)
-        return Effects(cacheable=True, cache_ttl=float(self.cacheable), **flags)
-
-    @property
-    def limits(self) -> Limits:
-        return Limits(**self.explicit(*_LIMIT_OPTIONS)) if self.has_limits else _NO_LIMITS
-
-    @property
-    def has_effects(self) -> bool:
-        return bool(self.explicit("cacheable", *_EFFECT_OPTIONS))
-
-    @property
-    def has_limits(self) -> bool:
-        return bool(self.explicit(*_LIMIT_OPTIONS))
+NO_OPTIONS: Final[ToolKeywords] = {}
 
 
-NO_OPTIONS = ToolOptions()
+def select_options(options: ToolKeywords, names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name in names}
+
+
+def effects_of(options: ToolKeywords) -> Effects:
+    flags = select_options(options, EFFECT_OPTIONS)
+    if not flags:
+        return NO_EFFECTS
+    cacheable = flags.pop("cacheable", False)
+    if cacheable is not True and cacheable is not False:
+        flags["cache_ttl"] = float(cacheable)
+    return Effects(cacheable=bool(cacheable), **flags)
+
+
+def limits_of(options: ToolKeywords) -> Limits:
+    limits = select_options(options, LIMIT_OPTIONS)
+    return Limits(**limits) if limits else _NO_LIMITS
 
 
 @overload
@@ -141,18 +95,18 @@ def tool(thing: Any = None, /, **options: Any) -> Any:
     return lambda decorated: _set_options(decorated, read_options(label_of(decorated), options))
 
 
-def options_of(thing: Any) -> ToolOptions | None:
+def options_of(thing: Any) -> ToolKeywords | None:
     """Return the options that `@tool` set on this object itself. A class does not inherit options."""
     own = vars(thing) if isinstance(thing, type) else None
     options = getattr(thing, OPTIONS_ATTRIBUTE, None) if own is None else own.get(OPTIONS_ATTRIBUTE)
-    return options if isinstance(options, ToolOptions) else None
+    return cast(ToolKeywords, options) if isinstance(options, dict) else None
 
 
-def read_options(label: str, keywords: Mapping[str, Any]) -> ToolOptions:
+def read_options(label: str, keywords: Mapping[str, Any]) -> ToolKeywords:
     """Read options from keyword arguments. Raises SpecError, which names the tool and the invalid option."""
     if not keywords:
         return NO_OPTIONS
-    names = [f.name for f in fields(ToolOptions)]
+    names = list(ToolKeywords.__annotations__)
     for name in keywords:
         if name not in names:
             hint = did_you_mean(name, names) or f" The options are: {', '.join(names)}."
@@ -166,22 +120,20 @@ def read_options(label: str, keywords: Mapping[str, Any]) -> ToolOptions:
     cacheable = keywords.get("cacheable")
     if cacheable is not None and not isinstance(cacheable, bool) and not is_above_zero(cacheable):
         raise SpecError(f"tool {label!r}: cacheable must be True, False or more than 0 seconds, not {cacheable!r}")
-    sequences = {
-        name: tuple(keywords[name]) for name in ("tags", "examples", "dependencies") if keywords.get(name) is not None
-    }
-    options = ToolOptions(**{**keywords, **sequences})
+    options = {name: value for name, value in keywords.items() if value is not None}
+    options |= {name: tuple(options[name]) for name in ("tags", "examples", "dependencies") if name in options}
     try:
-        _ = options.limits
+        limits_of(cast(ToolKeywords, options))
     except SpecError as error:
         raise SpecError(f"tool {label!r}: {error}") from None
-    return options
+    return cast(ToolKeywords, options)
 
 
 def label_of(thing: Any) -> str:
     return str(getattr(thing, "__qualname__", None) or getattr(thing, "__name__", None) or type(thing).__name__)
 
 
-def _set_options(thing: T, options: ToolOptions) -> T:
+def _set_options(thing: T, options: ToolKeywords) -> T:
     holder = thing.__func__ if isinstance(thing, (staticmethod, classmethod)) else thing
     if not callable(holder):
         raise SpecError(f"@tool decorates functions, classes and methods, not {thing!r}")

@@ -20,7 +20,6 @@ from ferrule.core.schema.binding import Bind
 from ferrule.core.spec import Isolation, Limits, Tool
 from ferrule.errors import ExecutionFailed
 from ferrule.kinds.function.code_digest import find_changed_variables
-from ferrule.process.call import RemoteFunction
 from ferrule.process.function_reference import NotSendable, make_reference
 from ferrule.process.pool import WorkerPool
 from ferrule.process.protocol import FunctionNotLoaded
@@ -28,7 +27,6 @@ from ferrule.process.run_function import refuse_process_exit, run_blocking, run_
 from ferrule.process.thread import FunctionThreads
 
 logger = logging.getLogger("ferrule.kinds")
-
 
 Runner: TypeAlias = Callable[[Invocation], Awaitable[Any]]
 
@@ -103,23 +101,18 @@ class FunctionExecutor:
                 tool.id,
                 ", ".join(changed),
             )
-        return _WorkerRunner(self._pool, self._pool.register(reference, signature), fallback)
+        remote_function, runner_in_thread = self._pool.register(reference, signature), None
 
+        async def run_in_worker(invocation: Invocation) -> Any:
+            nonlocal runner_in_thread
+            if runner_in_thread is None:
+                outcome = await self._pool.run(remote_function, invocation)
+                if not isinstance(outcome, FunctionNotLoaded):
+                    return outcome
+                runner_in_thread = fallback(f"loading it there failed with {outcome.failure.text}")
+            return await runner_in_thread(invocation)
 
-class _WorkerRunner:
-    """Runs one function in worker processes, or in a thread if they cannot load it."""
-
-    def __init__(self, pool: WorkerPool, function: RemoteFunction, make_fallback: Callable[[str], Runner]) -> None:
-        self._pool, self._function, self._make_fallback = pool, function, make_fallback
-        self._fallback: Runner | None = None
-
-    async def __call__(self, invocation: Invocation) -> Any:
-        if self._fallback is None:
-            outcome = await self._pool.run(self._function, invocation)
-            if not isinstance(outcome, FunctionNotLoaded):
-                return outcome
-            self._fallback = self._make_fallback(f"loading it there failed with {outcome.failure.text}")
-        return await self._fallback(invocation)
+        return run_in_worker
 
 
 def _fall_back_to_thread(tool: Tool, isolation: Isolation, in_thread: Runner, reason: str) -> Runner:

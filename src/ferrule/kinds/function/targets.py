@@ -63,7 +63,6 @@ class SharedObject:
             return self.instance
 
     def begin_run(self, run_id: str) -> None:
-        """Record that a run may use the object from now on."""
         with self._lock:
             self._runs.add(run_id)
 
@@ -111,8 +110,15 @@ class ObjectTarget:
         self._is_closed = False
 
     def function(self, action: str, /) -> Callable[..., Any]:
-        function = self._functions.get(action)
-        return self._find(action) if function is None else function
+        if (function := self._functions.get(action)) is not None:
+            return function
+        instance = self._shared.get()
+        method: Any = getattr(instance, self._methods.get(action, action), None)
+        if not callable(method):
+            public = [name for name in dir(instance) if not name.startswith("_")]
+            what = getattr(instance, "__name__", None) or type(instance).__name__
+            raise ExecutorNotFound(f"{what!r} has no function for the action {action!r}.{did_you_mean(action, public)}")
+        return self._functions.setdefault(action, method)
 
     @property
     def code_digest(self) -> str:
@@ -135,15 +141,6 @@ class ObjectTarget:
         if not self._is_closed:
             self._is_closed = True
             await self._shared.release()
-
-    def _find(self, action: str) -> Callable[..., Any]:
-        instance = self._shared.get()
-        method: Any = getattr(instance, self._methods.get(action, action), None)
-        if not callable(method):
-            public = [name for name in dir(instance) if not name.startswith("_")]
-            what = getattr(instance, "__name__", None) or type(instance).__name__
-            raise ExecutorNotFound(f"{what!r} has no function for the action {action!r}.{did_you_mean(action, public)}")
-        return self._functions.setdefault(action, method)
 
 
 # Classes that a spec only names: imported and instantiated when they are first needed
@@ -215,7 +212,13 @@ class ImportedTarget:
 
     def function(self, action: str, /) -> Callable[..., Any]:
         if action not in self._functions:
-            self._functions[action] = self._function(action)
+            if self._thing is None:
+                self._thing = self._find()
+            # A function is called itself; of anything else, its method of the action's name if it has one.
+            target = self._thing if inspect.isroutine(self._thing) else getattr(self._thing, action, self._thing)
+            if not callable(target):
+                raise self._error(f"it is {type(target).__name__}, not a function", f"define a method {action!r} of it")
+            self._functions[action] = target
         return self._functions[action]
 
     @property
@@ -223,15 +226,6 @@ class ImportedTarget:
         module: Any = self._import()
         names = self.attributes.split(".")
         return digest_of_code(module, reduce(lambda value, name: getattr(value, name, None), names, module))
-
-    def _function(self, action: str) -> Callable[..., Any]:
-        if self._thing is None:
-            self._thing = self._find()
-        # A function is called itself; of anything else, its method of the action's name if it has one.
-        function = self._thing if inspect.isroutine(self._thing) else getattr(self._thing, action, self._thing)
-        if not callable(function):
-            raise self._error(f"it is {type(function).__name__}, not a function", f"define a method {action!r} of it")
-        return function
 
     def _find(self) -> Any:
         value: Any = self._import()

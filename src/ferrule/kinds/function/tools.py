@@ -7,29 +7,40 @@ method `execute` is a tool of that name with one action.
 
 from __future__ import annotations
 
+import ast
 import inspect
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, is_dataclass, replace
+from enum import Enum
 from functools import partial
-from types import MethodType
-from typing import Any, NoReturn, Unpack
+from pathlib import Path
+from types import MethodType, ModuleType
+from typing import Any, NoReturn, Unpack, cast
 
 from ferrule.core.schema import FunctionSignature, read_function
 from ferrule.core.schema.signature import is_callable_object, parse_docstring, unwrap_callable
 from ferrule.core.spec import FunctionToolSpec, MCPServerSpec, Tool, ToolCapability, ToolCategory, ToolSpec
-from ferrule.errors import CallError, SpecError
-from ferrule.kinds.frameworks.foreign_tool import ForeignTool
-from ferrule.kinds.frameworks.langchain import read_langchain_tool
-from ferrule.kinds.frameworks.openai_agents import read_function_tool
-from ferrule.kinds.frameworks.pydantic_ai import list_function_toolset, read_pydantic_ai_tool
+from ferrule.errors import CallError, LoadError, SpecError
+from ferrule.kinds.frameworks import (
+    ForeignTool,
+    list_function_toolset,
+    read_function_tool,
+    read_langchain_tool,
+    read_pydantic_ai_tool,
+)
 from ferrule.kinds.function.code_digest import digest_of_code, is_user_code
 from ferrule.kinds.function.decorator import (
+    EFFECT_OPTIONS,
+    LIMIT_OPTIONS,
     NO_OPTIONS,
+    OPTIONS_ATTRIBUTE,
     ToolKeywords,
-    ToolOptions,
+    effects_of,
     label_of,
+    limits_of,
     options_of,
     read_options,
+    select_options,
     tool,
 )
 from ferrule.kinds.function.targets import (
@@ -42,8 +53,10 @@ from ferrule.kinds.function.targets import (
     make_object_of_spec,
 )
 from ferrule.kinds.mcp.listing import make_tool_of_server_spec
+from ferrule.kinds.source import LoadedFile, digest
+from ferrule.process.python_module import ModuleVersion, load_or_explain, read_version
 
-__all__ = ["ToolKeywords", "ToolOptions", "make_tool_per_action", "tool", "tool_of"]
+__all__ = ["ToolKeywords", "make_tool_per_action", "tool", "tool_of"]
 
 HANDLER = "function"
 
@@ -58,34 +71,30 @@ def tool_of(thing: Any, **options: Unpack[ToolKeywords]) -> Tool:
             raise SpecError(f"tool {thing.tool_id!r} has a spec: set {', '.join(options)} there")
         return _make_tool_of_spec(thing)
     explicit = read_options(label_of(thing), options)
-    foreign = read_foreign_tool(thing)
-    if foreign is not None:
-        return convert_foreign_tool(foreign, explicit)
+    read_foreign_tool = _find_for_class(_TOOL_READERS, thing)
+    if read_foreign_tool is not None:
+        return convert_foreign_tool(read_foreign_tool(thing), explicit)
     if is_tool_object(thing):
         return _make_tool_of_tool_object(thing, explicit)
     if isinstance(thing, type) or not _is_function_like(thing):
         return _make_tool_of_methods(thing, explicit)
     function = thing.__func__ if isinstance(thing, staticmethod) else thing
-    merged = explicit.with_defaults(_decorator_options(function))
-    spec = _single_action_spec(merged.name or _name_of(function), _read_signature(function), merged)
+    merged: ToolKeywords = {**_decorator_options(function), **explicit}
+    spec = _single_action_spec(merged.get("name") or _name_of(function), _read_signature(function), merged)
     return Tool(spec=spec, handler=HANDLER, target=_FunctionTarget(function), origin=describe_origin(function))
 
 
 def make_tool_per_action(thing: Any) -> list[Tool]:
     """Make a tool of each action of a class or an object. What has no actions becomes one tool."""
-    if (
-        isinstance(thing, ToolSpec)
-        or is_foreign_tool(thing)
-        or is_tool_object(thing)
-        or (not isinstance(thing, type) and _is_function_like(thing))
-    ):
+    is_one_tool = isinstance(thing, ToolSpec) or _find_for_class(_TOOL_READERS, thing) or is_tool_object(thing)
+    if is_one_tool or (not isinstance(thing, type) and _is_function_like(thing)):
         return [tool_of(thing)]
     actions = _require_actions(thing)
-    whole = replace(options_of(_class_of(thing)) or NO_OPTIONS, name=None, description=None, examples=None)
+    whole = _without_texts(options_of(_class_of(thing)) or NO_OPTIONS)
     shared = _make_shared_object(thing, tools=len(actions))
     tools = []
     for action in actions:
-        spec = _single_action_spec(action.name, read_function(action.method), action.options.with_defaults(whole))
+        spec = _single_action_spec(action.name, read_function(action.method), {**whole, **action.options})
         target = ObjectTarget(shared, {action.name: action.attribute})
         tools.append(Tool(spec=spec, handler=HANDLER, target=target, origin=describe_origin(action.method)))
     return tools
@@ -95,16 +104,16 @@ def collect_tools(thing: Any) -> list[Tool]:
     """Make all tools of anything that can be registered. Lists and toolsets of other frameworks have several."""
     if isinstance(thing, Tool):
         return [thing]
-    contents = list_toolkit_items(thing)
-    if contents is None:
+    list_items = _find_for_class(_TOOLKIT_READERS, thing)
+    if list_items is None:
         return [tool_of(thing)]
-    return [tool for each in contents for tool in collect_tools(each)]
+    return [tool for each in list_items(thing) for tool in collect_tools(each)]
 
 
-def convert_foreign_tool(foreign: ForeignTool, options: ToolOptions, *, resource: Any = None) -> Tool:
+def convert_foreign_tool(foreign: ForeignTool, options: ToolKeywords, *, resource: Any = None) -> Tool:
     """Make a tool of another framework's tool. The `resource` that it needs is closed together with the tool."""
-    merged = options.with_defaults(foreign.options)
-    spec = _single_action_spec(merged.name or foreign.name, foreign, merged)
+    merged: ToolKeywords = {**foreign.options, **options}
+    spec = _single_action_spec(merged.get("name") or foreign.name, foreign, merged)
     target = _FunctionTarget(foreign.call) if resource is None else ResourceTarget(foreign.call, resource)
     return Tool(spec=spec, handler=HANDLER, target=target, origin=describe_origin(foreign.source_function))
 
@@ -146,21 +155,19 @@ class ResourceTarget(_FunctionTarget):
         await self._resource.aclose()
 
 
-def _make_tool_of_methods(thing: Any, explicit: ToolOptions) -> Tool:
+def _make_tool_of_methods(thing: Any, explicit: ToolKeywords) -> Tool:
     cls = _class_of(thing)
-    options = explicit.with_defaults(options_of(cls) or NO_OPTIONS)
+    options: ToolKeywords = {**(options_of(cls) or NO_OPTIONS), **explicit}
     actions = _require_actions(thing)
+    tags = [tag for each in (options, *(action.options for action in actions)) for tag in each.get("tags", ())]
     spec = _make_spec(
-        options.name or cls.__name__,
-        options.description or _class_description(cls),
+        options.get("name") or cls.__name__,
+        options.get("description") or _class_description(cls),
         [make_capability(action, options) for action in actions],
-        replace(options, tags=(*(options.tags or ()), *(tag for each in actions for tag in each.options.tags or ()))),
+        {**options, "tags": tags},
     )
     target = ObjectTarget(_make_shared_object(thing, tools=1), {action.name: action.attribute for action in actions})
     return Tool(spec=spec, handler=HANDLER, target=target, origin=describe_origin(cls))
-
-
-_EXECUTE = "execute"
 
 
 def is_tool_object(thing: Any) -> bool:
@@ -168,27 +175,23 @@ def is_tool_object(thing: Any) -> bool:
     names = (getattr(thing, "name", None), getattr(thing, "description", None))
     return (
         all(isinstance(name, str) for name in names)
-        and inspect.isroutine(getattr(thing, _EXECUTE, None))
-        and not any(action.options is not NO_OPTIONS for action in find_actions(_class_of(thing)))
+        and inspect.isroutine(getattr(thing, "execute", None))
+        and not any(action.options for action in find_actions(_class_of(thing)))
     )
 
 
-def _make_tool_of_tool_object(thing: Any, explicit: ToolOptions) -> Tool:
+def _make_tool_of_tool_object(thing: Any, explicit: ToolKeywords) -> Tool:
     cls = _class_of(thing)
-    options = explicit.with_defaults(options_of(cls) or NO_OPTIONS)
-    signature = read_function(_bind_to_class(inspect.getattr_static(cls, _EXECUTE), cls))
+    options: ToolKeywords = {**(options_of(cls) or NO_OPTIONS), **explicit}
+    signature = read_function(_bind_to_class(inspect.getattr_static(cls, "execute"), cls))
     declared = getattr(thing, "parameters", None)
     if isinstance(declared, dict):  # `execute(**kwargs)` says nothing about its parameters
         signature = replace(signature, parameters=ToolCapability("", "", declared).schema)
-    described = replace(options, description=options.description or thing.description or signature.description)
-    name = options.name or thing.name or cls.__name__
-    target = ObjectTarget(_make_shared_object(thing, tools=1), {name: _EXECUTE})
-    return Tool(
-        spec=_single_action_spec(name, signature, described),
-        handler=HANDLER,
-        target=target,
-        origin=describe_origin(cls),
-    )
+    description = options.get("description") or thing.description or signature.description
+    name = options.get("name") or thing.name or cls.__name__
+    target = ObjectTarget(_make_shared_object(thing, tools=1), {name: "execute"})
+    spec = _single_action_spec(name, signature, {**options, "description": description})
+    return Tool(spec=spec, handler=HANDLER, target=target, origin=describe_origin(cls))
 
 
 def _make_tool_of_spec(spec: ToolSpec) -> Tool:
@@ -200,7 +203,14 @@ def _make_tool_of_spec(spec: ToolSpec) -> Tool:
         raise SpecError(f"tool {spec.tool_id!r}: module_path is empty; name the module of its code")
     methods: dict[str, str] = {}
     if not spec.capabilities:
-        cls = _import_class_of_spec(spec)
+        try:
+            cls = import_class_or_module(spec)
+        except CallError as error:
+            message = f"{error} To register it as it is, list its capabilities in the spec."
+            raise SpecError(message) from error
+        if not isinstance(cls, type):
+            message = "lists no capabilities: name a class in class_name to read them from"
+            raise SpecError(f"tool {spec.tool_id!r} {message}")
         actions = _require_actions(cls)
         methods = {action.name: action.attribute for action in actions}
         capabilities = [make_capability(action, NO_OPTIONS) for action in actions]
@@ -214,48 +224,38 @@ def _make_tool_of_spec(spec: ToolSpec) -> Tool:
     return Tool(spec=spec, handler=HANDLER, target=ObjectTarget(shared, methods), origin=origin)
 
 
-def _import_class_of_spec(spec: FunctionToolSpec) -> type:
-    try:
-        cls = import_class_or_module(spec)
-    except CallError as error:
-        raise SpecError(f"{error} To register it as it is, list its capabilities in the spec.") from error
-    if not isinstance(cls, type):
-        raise SpecError(f"tool {spec.tool_id!r} lists no capabilities: name a class in class_name to read them from")
-    return cls
-
-
-def _single_action_spec(name: str, signature: FunctionSignature | ForeignTool, options: ToolOptions) -> ToolSpec:
+def _single_action_spec(name: str, signature: FunctionSignature | ForeignTool, options: ToolKeywords) -> ToolSpec:
     capability = _describe_action(name, signature, options)
     return _make_spec(name, capability.description, [capability], options)
 
 
-def _describe_action(name: str, signature: FunctionSignature | ForeignTool, options: ToolOptions) -> ToolCapability:
+def _describe_action(name: str, signature: FunctionSignature | ForeignTool, options: ToolKeywords) -> ToolCapability:
     return ToolCapability(
         name=name,
-        description=options.description or signature.description,
+        description=options.get("description") or signature.description,
         parameters=signature.parameters,
-        examples=[dict(example) for example in options.examples or ()],
-        category=str(options.category or "general"),
+        examples=[dict(example) for example in options.get("examples", ())],
+        category=str(options.get("category") or "general"),
         output=signature.output,
     )
 
 
-def _make_spec(name: str, description: str, capabilities: list[ToolCapability], options: ToolOptions) -> ToolSpec:
+def _make_spec(name: str, description: str, capabilities: list[ToolCapability], options: ToolKeywords) -> ToolSpec:
     return ToolSpec(
         tool_id=name,
         description=description,
         capabilities=capabilities,
-        tags=list(dict.fromkeys(options.tags or ())),
-        version=options.version or "1.0.0",
-        enabled=options.enabled is not False,
-        metadata=dict(options.metadata or ()),
-        category=options.category or ToolCategory.GENERAL,
-        subcategory=options.subcategory or "general",
-        priority=1 if options.priority is None else options.priority,
-        dependencies=list(options.dependencies or ()),
-        effects=options.effects,
-        limits=options.limits,
-        price=options.price,
+        tags=list(dict.fromkeys(options.get("tags", ()))),
+        version=options.get("version") or "1.0.0",
+        enabled=options.get("enabled") is not False,
+        metadata=dict(options.get("metadata", ())),
+        category=options.get("category") or ToolCategory.GENERAL,
+        subcategory=options.get("subcategory") or "general",
+        priority=options.get("priority", 1),
+        dependencies=list(options.get("dependencies", ())),
+        effects=effects_of(options),
+        limits=limits_of(options),
+        price=options.get("price"),
     )
 
 
@@ -263,7 +263,8 @@ def _is_function_like(thing: Any) -> bool:
     if isinstance(thing, partial) or (inspect.isroutine(thing) and callable(thing)):
         return True
     # A callable object is a function, unless some of its methods are decorated.
-    return is_callable_object(thing) and not any(options_of(action.method) for action in find_actions(type(thing)))
+    is_decorated = any(options_of(action.method) is not None for action in find_actions(type(thing)))
+    return is_callable_object(thing) and not is_decorated
 
 
 def _read_signature(function: Callable[..., Any]) -> FunctionSignature:
@@ -277,7 +278,7 @@ def _read_signature(function: Callable[..., Any]) -> FunctionSignature:
     return signature
 
 
-def _decorator_options(function: Any) -> ToolOptions:
+def _decorator_options(function: Any) -> ToolKeywords:
     if isinstance(function, partial):
         return options_of(function) or _decorator_options(function.func)
     return options_of(type(function) if is_callable_object(function) else function) or NO_OPTIONS
@@ -340,11 +341,11 @@ class MethodAction:
     attribute: str
     method: Callable[..., Any]
     """Bound to the class instead of an object: its signature can be read, but it must not be called."""
-    options: ToolOptions
+    options: ToolKeywords
 
     @property
     def name(self) -> str:
-        return self.options.name or self.attribute
+        return self.options.get("name") or self.attribute
 
 
 def find_actions(cls: type) -> list[MethodAction]:
@@ -352,29 +353,32 @@ def find_actions(cls: type) -> list[MethodAction]:
     methods = _find_methods(cls)
     decorated = {name: method for name, method in methods.items() if options_of(_unwrap_method(method)) is not None}
     chosen = decorated or {n: m for n, m in methods.items() if not n.startswith("_") and n not in CLEANUP_METHODS}
-    actions = [
-        MethodAction(
-            attribute=name, method=_bind_to_class(method, cls), options=options_of(_unwrap_method(method)) or NO_OPTIONS
-        )
-        for name, method in chosen.items()
-    ]
-    return [action for action in actions if action.options.enabled is not False]
+    actions = []
+    for name, method in chosen.items():
+        options = options_of(_unwrap_method(method)) or NO_OPTIONS
+        actions.append(MethodAction(attribute=name, method=_bind_to_class(method, cls), options=options))
+    return [action for action in actions if action.options.get("enabled") is not False]
 
 
-def make_capability(action: MethodAction, whole: ToolOptions) -> ToolCapability:
+def make_capability(action: MethodAction, whole: ToolKeywords) -> ToolCapability:
     """Make an action of a tool with several actions. Options that the action does not set come from the tool."""
-    if misplaced := action.options.explicit(*_TOOL_LEVEL_OPTIONS):
+    if misplaced := select_options(action.options, _TOOL_LEVEL_OPTIONS):
         raise SpecError(
             f"action {action.name!r}: {' and '.join(misplaced)} can only be set for a whole tool. "
             f"Set it on the class, or register each method as a tool of its own."
         )
-    options = action.options.with_defaults(replace(whole, name=None, description=None, examples=None))
+    options: ToolKeywords = {**_without_texts(whole), **action.options}
     return replace(
         _describe_action(action.name, read_function(action.method), options),
-        effects=options.effects if action.options.has_effects else None,
-        limits=options.limits if action.options.has_limits else None,
-        price=action.options.price,
+        effects=effects_of(options) if select_options(action.options, EFFECT_OPTIONS) else None,
+        limits=limits_of(options) if select_options(action.options, LIMIT_OPTIONS) else None,
+        price=action.options.get("price"),
     )
+
+
+def _without_texts(whole: ToolKeywords) -> ToolKeywords:
+    """Return the options of a class without those that describe the class alone."""
+    return cast(ToolKeywords, {k: v for k, v in whole.items() if k not in ("name", "description", "examples")})
 
 
 def _find_methods(cls: type) -> dict[str, Any]:
@@ -425,23 +429,94 @@ _TOOLKIT_READERS: dict[str, Callable[[Any], Iterable[Any]]] = {
 }
 
 
-def is_foreign_tool(thing: Any) -> bool:
-    """Return whether an object is a tool of another framework."""
-    return _find_for_class(_TOOL_READERS, thing) is not None
-
-
-def read_foreign_tool(thing: Any) -> ForeignTool | None:
-    """Read another framework's tool. Return None for anything else."""
-    read = _find_for_class(_TOOL_READERS, thing)
-    return None if read is None else read(thing)
-
-
-def list_toolkit_items(thing: Any) -> Iterable[Any] | None:
-    """List the items of a list or of another framework's toolkit. Return None for anything else."""
-    list_items = _find_for_class(_TOOLKIT_READERS, thing)
-    return None if list_items is None else list_items(thing)
-
-
 def _find_for_class(table: dict[str, Callable[[Any], Any]], thing: Any) -> Callable[[Any], Any] | None:
     names = (f"{cls.__module__}.{cls.__qualname__}" for cls in type(thing).__mro__)
     return next((table[name] for name in names if name in table), None)
+
+
+# Tools in Python files: every function and class of a file that is decorated with `@tool`, or, in a file without any,
+# every class with a `name`, a `description` and a method `execute`. What a file imports from elsewhere is not its tool,
+# decorated or not. How a file becomes a module: see `ferrule.process.python_module`.
+
+
+def find_decorated(module: ModuleType) -> Iterator[Any]:
+    """Yield what is decorated with `@tool`, in order of definition. A second name for an object does not count."""
+    ids: set[int] = set()
+    for thing in list(vars(module).values()):
+        # Its own attribute, not an attribute of its class: an object of a decorated class is not another tool.
+        is_ours = (
+            OPTIONS_ATTRIBUTE in getattr(thing, "__dict__", ())
+            and getattr(thing, "__module__", None) == module.__name__
+        )
+        if is_ours and id(thing) not in ids:
+            ids.add(id(thing))
+            yield thing
+
+
+def public_classes(module: ModuleType) -> list[type]:
+    """Return the classes of a file that have methods to call: no exceptions, enums or records."""
+    own = [
+        thing
+        for name, thing in vars(module).items()
+        if inspect.isclass(thing) and thing.__module__ == module.__name__ and name == thing.__name__
+    ]
+    # The base class of another class of the file is not a separate tool.
+    bases = {base for cls in own for base in cls.__mro__[1:]}
+
+    def is_value(cls: type) -> bool:
+        values = (BaseException, Enum, tuple, dict)
+        return issubclass(cls, values) or hasattr(cls, "model_fields") or is_dataclass(cls) or inspect.isabstract(cls)
+
+    public = [cls for cls in own if cls not in bases and not cls.__name__.startswith("_")]
+    return [cls for cls in public if not is_value(cls) and find_actions(cls)]
+
+
+def find_tools(module: ModuleType) -> list[Any]:
+    """Return what is decorated or, if nothing is, the classes that say themselves which tools they are."""
+    return list(find_decorated(module)) or list(filter(is_tool_object, public_classes(module)))
+
+
+def read_python_file(path: Path, select_tools: Callable[[ModuleType], Iterable[Any]] = find_tools) -> LoadedFile:
+    """Read the tools of one Python file, or what is wrong with it. The file is executed, as by an import.
+
+    `select_tools` selects what of the module becomes a tool.
+    """
+    try:
+        version = read_version(path)
+        if not version.sources[version.path].strip():
+            # Often a file that is just being saved: better to keep the old tools than to lose them.
+            raise LoadError("the file is empty", path=path, hint="define a tool in it, or delete it")
+        module = load_or_explain(version, display_path=path)
+    except LoadError as error:
+        return LoadedFile(errors=(error,))
+    tools: list[Tool] = []
+    errors: list[LoadError] = []
+    for thing in select_tools(module):
+        line = _find_line(thing, version)
+        try:
+            tool = tool_of(thing)
+            # The signature alone would not show that the body has changed.
+            metadata = {**tool.spec.metadata, "source_hash": version.digest}
+            tools.append(replace(tool, spec=replace(tool.spec, metadata=metadata), origin=f"{path}:{line}"))
+        except SpecError as error:
+            errors.append(LoadError(str(error), path=path, line=line))
+    if errors:
+        return LoadedFile(errors=tuple(errors))
+    digests = {each: digest(source) for each, source in version.sources.items()}
+    hint = (
+        "decorate it with @tool, or give it a name, a description and a method execute; "
+        "if the file has no tools, let its name begin with an underscore"
+    )
+    unused = [
+        LoadError(f"the class {cls.__name__!r} is not a tool", path=path, line=_find_line(cls, version), hint=hint)
+        for cls in ([] if tools else public_classes(module))
+    ]
+    return LoadedFile(tools=tuple(tools), digests=digests, unused=tuple(unused))
+
+
+def _find_line(thing: Any, version: ModuleVersion) -> int:
+    if inspect.isclass(thing):
+        classes = (n for n in ast.walk(ast.parse(version.sources[version.path])) if isinstance(n, ast.ClassDef))
+        return next((node.lineno for node in classes if node.name == thing.__name__), 1)
+    code = getattr(inspect.unwrap(thing), "__code__", None)
+    return code.co_firstlineno if code is not None else 1

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypeGuard
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeGuard, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ferrule.core.content import as_text, encode_json
@@ -27,6 +27,7 @@ from ferrule.core.variables import expand_variables, find_variables
 from ferrule.errors import SpecError
 
 TransportKind: TypeAlias = Literal["stdio", "http", "sse", "ws"]
+T = TypeVar("T")
 
 MAX_ACTIONS: Final = 5_000
 """Actions of one server, unless its entry says otherwise."""
@@ -137,7 +138,6 @@ class McpServerConfig:
 
     @property
     def transport_kinds(self) -> tuple[TransportKind, ...]:
-        """Return the transports to try, in order."""
         if self.kind is not None:
             return (self.kind,)
         if self.command is not None:
@@ -173,7 +173,6 @@ class McpServerConfig:
 
     @property
     def directory(self) -> str | None:
-        """Return the directory the program is started in."""
         folder = "" if self.folder is None else str(self.folder)
         return os.path.join(folder, os.path.expanduser(self.cwd or "")).rstrip("/") or None
 
@@ -197,19 +196,13 @@ class McpServerConfig:
         return self._map_texts(lambda text: ENV_VARIABLE.sub(r"${\1}", text))
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return all the variables the program gets."""
         inherited = {k: v for k, v in environ.items() if k in _INHERITED_VARIABLES or k.startswith(("LC_", "XDG_"))}
         return inherited | dict(self.env)
 
     def public_summary(self) -> dict[str, Any]:
         """Return what a spec may show: no arguments, and of variables and headers only the names."""
-        summary = {
-            "command": self.command,
-            "env": sorted(self.env),
-            "cwd": self.cwd,
-            "type": self.kind,
-            "headers": sorted(self.headers),
-        }
+        summary = {"command": self.command, "env": sorted(self.env), "cwd": self.cwd, "type": self.kind}
+        summary["headers"] = sorted(self.headers)
         return {key: value for key, value in summary.items() if value}
 
     def _map_texts(self, change: Callable[[str], str]) -> McpServerConfig:
@@ -228,17 +221,6 @@ class McpServerConfig:
             headers={name: change(text) for name, text in self.headers.items()},
             oauth=oauth,
         )
-
-
-def _find_credential_names(config: McpServerConfig) -> tuple[str, ...]:
-    """Return the names of callers' credentials. Raises SpecError where a caller must not decide."""
-    oauth = config.oauth or OAuthClientConfig()
-    fixed = (config.command, *config.args, config.cwd, config.url, oauth.client_id, oauth.client_secret, oauth.issuer)
-    for text in fixed:
-        if text and CREDENTIAL.search(text):
-            raise SpecError("${credential:NAME} can be used in headers and variables (env) only")
-    texts = (*config.headers.values(), *config.env.values())
-    return tuple(dict.fromkeys(name for text in texts for name in CREDENTIAL.findall(text)))
 
 
 # Entries of `mcp.json`, as Claude, Cursor, VS Code, Windsurf, Gemini, Cline and Roo Code write them. Keys that are not
@@ -264,8 +246,9 @@ def read_server_config(entry: Any, *, folder: Path | None = None) -> McpServerCo
         raise SpecError(f"a server must be described by an object such as {example}, not a {type(entry).__name__}")
     timeout, max_timeout = _read(entry, "timeout"), _read(entry, "maxTimeout", {})
     max_timeouts = max_timeout if isinstance(max_timeout, dict) else {"*": max_timeout}
-    tags = _read(entry, "tags", ())
-    command = _read(entry, "command")
+    tags, command = _read(entry, "tags", ()), _read(entry, "command")
+    # Actions that need no approval, as Cline (`autoApprove`) and Roo Code (`alwaysAllow`) write them.
+    approved = [["*"] if names == "*" else names for names in (entry.get("autoApprove"), entry.get("alwaysAllow"))]
     config = McpServerConfig(
         command=command,
         args=_read(entry, "args", ()),
@@ -281,7 +264,9 @@ def read_server_config(entry: Any, *, folder: Path | None = None) -> McpServerCo
         max_message_size=_read(entry, "maxMessageSize", MAX_MESSAGE_SIZE),
         disabled=entry.get("disabled") is True or entry.get("enabled") is False,
         trusted=entry.get("trusted") is True,
-        auto_approve=_read_approved_actions(entry),
+        auto_approve=frozenset(
+            name for names in approved if isinstance(names, list) for name in names if isinstance(name, str)
+        ),
         tags=() if isinstance(tags, dict) else tags,
         action_tags=tags if isinstance(tags, dict) else {},
         oauth=_read(entry, "oauth" if "oauth" in entry else "auth"),
@@ -290,7 +275,8 @@ def read_server_config(entry: Any, *, folder: Path | None = None) -> McpServerCo
         folder=folder,
     )
     _check(config)
-    names = _find_credential_names(config)
+    texts = (*config.headers.values(), *config.env.values())
+    names = tuple(dict.fromkeys(name for text in texts for name in CREDENTIAL.findall(text)))
     return replace(config, credential_names=names) if names else config
 
 
@@ -307,6 +293,10 @@ def _check(config: McpServerConfig) -> None:
     if config.url and "://" not in config.url and "${" not in config.url:
         without_query = config.url.split("?")[0]
         raise SpecError(f"the url {without_query!r} is not an address; write one such as https://example.com/mcp")
+    oauth = config.oauth or OAuthClientConfig()
+    fixed = (config.command, *config.args, config.cwd, config.url, oauth.client_id, oauth.client_secret, oauth.issuer)
+    if any(text and CREDENTIAL.search(text) for text in fixed):  # there a caller must not decide
+        raise SpecError("${credential:NAME} can be used in headers and variables (env) only")
 
 
 def _read(entry: Mapping[str, Any], key: str, default: Any = None) -> Any:
@@ -348,22 +338,21 @@ def _read_named_texts(value: Any) -> dict[str, str]:
     return {_read_text(name): _read_scalar(text) for name, text in (value or {}).items() if text is not None}
 
 
-def _read_tags(value: Any) -> tuple[str, ...] | dict[str, tuple[str, ...]]:
-    if isinstance(value, Mapping):
-        return {_read_text(name): _read_texts(tags) for name, tags in value.items()}
-    return _read_texts(value)
-
-
 def _read_milliseconds(value: Any) -> float:
     if not _is_positive_number(value):
         raise ValueError
     return value
 
 
-def _read_max_timeout(value: Any) -> float | dict[str, float]:
-    if isinstance(value, Mapping):
-        return {_read_text(name): _read_milliseconds(each) for name, each in value.items()}
-    return _read_milliseconds(value)
+def _one_or_named(read: Callable[[Any], T]) -> Callable[[Any], T | dict[str, T]]:
+    """Return a reader of one value, or of one for each action."""
+
+    def read_value(value: Any) -> T | dict[str, T]:
+        if isinstance(value, Mapping):
+            return {_read_text(name): read(each) for name, each in value.items()}
+        return read(value)
+
+    return read_value
 
 
 def _read_count(value: Any) -> int:
@@ -401,7 +390,7 @@ _READERS: Final[dict[str, tuple[Callable[[Any], Any], str]]] = {
     "headers": (_read_named_texts, 'must be an object of texts such as {"NAME": "value"}'),
     "timeout": (_read_milliseconds, "must be a number of milliseconds"),
     "maxTimeout": (
-        _read_max_timeout,
+        _one_or_named(_read_milliseconds),
         'must be a number of milliseconds, or one for each action such as {"build": 3600000}, with "*" for the others',
     ),
     "maxActions": (_read_count, "must be a whole number of actions"),
@@ -411,7 +400,7 @@ _READERS: Final[dict[str, tuple[Callable[[Any], Any], str]]] = {
     "auth": (_read_oauth, "must have texts; the grant client_credentials needs clientId, clientSecret and issuer"),
     "passHeaders": (_read_texts, 'must be a list of names such as ["X-Request-Id"]'),
     "tags": (
-        _read_tags,
+        _one_or_named(_read_texts),
         'must be a list of texts such as ["search"], or one for each action such as {"find": ["search"]}',
     ),
 }
@@ -422,17 +411,10 @@ def _read_transport_kind(entry: Mapping[str, Any]) -> TransportKind | None:
     name = _read(entry, "type") or _read(entry, "transport")
     if name is None:
         return "http" if entry.get("httpUrl") else None
-    kind = _TRANSPORT_NAMES.get(name.lower())
-    if kind is None:
+    if name.lower() not in _TRANSPORT_NAMES:
         hint = did_you_mean(name, _TRANSPORT_NAMES)
         raise SpecError(f'"type" cannot be {name!r}; it is stdio, http, sse or ws{hint}')
-    return kind
-
-
-def _read_approved_actions(entry: Mapping[str, Any]) -> frozenset[str]:
-    """Return the actions that need no approval, as Cline (`autoApprove`) and Roo Code (`alwaysAllow`) write them."""
-    lists = [["*"] if names == "*" else names for names in (entry.get("autoApprove"), entry.get("alwaysAllow"))]
-    return frozenset(name for names in lists if isinstance(names, list) for name in names if isinstance(name, str))
+    return _TRANSPORT_NAMES[name.lower()]
 
 
 def config_of_spec(spec: MCPServerSpec) -> McpServerConfig:
@@ -474,8 +456,18 @@ def collect_secrets(
     values += [text for name, text in expanded.env.items() if secret_names().hides(name, text)]
     for text in expanded.headers.values():
         values += [text, *text.split()]  # of `Bearer abc`, `abc` alone is secret too
-    values += _find_secret_options(expanded.args)
-    values += _find_secrets_in_address(expanded.url or "")
+    for argument, is_hidden in secret_names().mark_secret_items(expanded.args):
+        option, _, value = argument.partition("=")
+        if is_hidden:
+            values.append(argument)
+        elif option.startswith("-") and secret_names().is_label(option.lstrip("-")):
+            values.append(value)
+    address = urlsplit(expanded.url or "")
+    user_info, at, _ = address.netloc.rpartition("@")
+    if at:
+        user, _, password = user_info.partition(":")
+        values += [user_info, unquote(password or user)]
+    values += [value for _, value in parse_qsl(address.query)]
     if expanded.oauth is not None:
         values.append(expanded.oauth.client_secret or "")
     return Secrets(select_likely(values))
@@ -485,21 +477,3 @@ def find_literal_secrets(config: McpServerConfig) -> list[str]:
     """Return the names of variables and headers whose secret is written out, without a `${VAR}`."""
     named_texts = (*config.env.items(), *config.headers.items())
     return [name for name, text in named_texts if secret_names().hides(name, text) and not find_variables(text)]
-
-
-def _find_secret_options(arguments: Sequence[str]) -> Iterator[str]:
-    for argument, is_hidden in secret_names().mark_secret_items(arguments):
-        option, _, value = argument.partition("=")
-        if is_hidden:
-            yield argument
-        elif option.startswith("-") and secret_names().is_label(option.lstrip("-")):
-            yield value
-
-
-def _find_secrets_in_address(url: str) -> Iterator[str]:
-    user_info, at, _ = urlsplit(url).netloc.rpartition("@")
-    if at:
-        user, _, password = user_info.partition(":")
-        yield from (user_info, unquote(password or user))
-    for _, value in parse_qsl(urlsplit(url).query):
-        yield value

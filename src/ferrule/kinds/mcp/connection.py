@@ -3,31 +3,45 @@
 The session's cancel scopes must be entered and left in the same task, so the owner task opens everything, waits until
 the session is to end or has ended, and closes everything. Calls are made from the tasks of their callers: when a
 caller is cancelled the SDK notifies the server (`notifications/cancelled`), and the session goes on.
+
+Imported when the first server is connected, because the SDK takes a second to import.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import importlib
 import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
+from importlib.metadata import version
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
+
+from mcp import Client
+from mcp.client.auth import OAuthFlowError
+from mcp.shared.exceptions import MCPError
+from mcp.types import (
+    CallToolResult,
+    EmptyResult,
+    Implementation,
+    PingRequest,
+    RootsListChangedNotification,
+    SetLevelRequest,
+    SetLevelRequestParams,
+)
 
 from ferrule.core.aio import cancel_all
 from ferrule.core.call import Invocation, Progress
 from ferrule.core.content import as_text
 from ferrule.core.elicitation import Elicitation, elicitation_callback
-from ferrule.errors import CallError, ExecutionFailed, InvalidArguments, MissingExtra, SetupError, TransportFault
+from ferrule.errors import CallError, ExecutionFailed, InvalidArguments, SetupError, TransportFault
 from ferrule.kinds.mcp.listing import OutputChecks, ServerListing
 from ferrule.kinds.mcp.relay import (
     RELIST_TIMEOUT,
     ChangeListener,
-    ClientRequest,
     ConnectOptions,
     ProtocolMode,
     ServerRequestCallbacks,
@@ -39,20 +53,18 @@ from ferrule.kinds.mcp.results import (
     REQUEST_TIMEOUT,
     UNKNOWN_ACTION_CODES,
     UNREADABLE_ANSWERS,
+    CallNotSent,
+    CallRefused,
+    SessionExpired,
     describe_cause,
     is_connect_error,
     is_connection_lost,
-    make_answer_error,
-    make_connection_error,
     make_protocol_error,
+    make_unknown_outcome,
     root_cause,
 )
 from ferrule.kinds.mcp.stdio import ConnectionState, ServerLog
 from ferrule.kinds.mcp.transports import OutgoingCall, current_call, open_streams
-
-if TYPE_CHECKING:
-    from mcp import Client
-    from mcp.types import CallToolResult
 
 T = TypeVar("T")
 
@@ -61,18 +73,6 @@ logger = logging.getLogger("ferrule.mcp")
 REFUSING_STATUSES: Final = frozenset({401, 403, 404, 405, 406, 407, 411, 413, 414, 415, 421, 426, 428, 429, 431})
 """HTTP statuses by which a server or a proxy says that it has not taken the request."""
 CLOSE_TIMEOUT: Final = 10.0
-
-
-class SessionExpired(Exception):
-    """The server does not know the session any more and did not execute the call: repeat it in a new session."""
-
-
-class CallNotSent(TransportFault):
-    """No connection to the server could be made for a call."""
-
-
-class CallRefused(ExecutionFailed):
-    """The server does not accept this client."""
 
 
 class Connection:
@@ -153,15 +153,22 @@ class Connection:
             del self._call_contexts[number]
 
     async def _call(self, invocation: Invocation, *, repeatable: bool) -> CallToolResult:
-        from mcp.shared.exceptions import MCPError
-
         action = invocation.capability.name
-        _check_arguments_are_json(action, invocation.params)
+        try:  # the SDK would notice only while sending, and end the session
+            json.dumps(invocation.params, ensure_ascii=False, allow_nan=False, default=str).encode()
+        except (ValueError, RecursionError) as error:
+            raise InvalidArguments(f"the arguments of {action!r} cannot be sent: {error}") from None
         client = self._ready.result()
+
+        async def report(progress: float, total: float | None, message: str | None) -> None:
+            fraction = min(progress / total, 1.0) if total else None
+            hidden = self._options.secrets.hide(message or "")
+            invocation.report(Progress(fraction=fraction, message=hidden, amount=progress, total=total))
+
         call = OutgoingCall()
         token = current_call.set(call)
         try:
-            result = await client.call_tool(action, invocation.params, progress_callback=self._reporter(invocation))
+            result = await client.call_tool(action, invocation.params, progress_callback=report)
         except MCPError as error:
             if call.is_session_expired and error.code != METHOD_NOT_FOUND:
                 raise SessionExpired from error
@@ -181,8 +188,6 @@ class Connection:
 
     async def request(self, operation: Callable[[Client], Awaitable[T]]) -> T:
         """Ask the server for something else than a call. Raises MCPError as the server answers, or TransportFault."""
-        from mcp.shared.exceptions import MCPError
-
         with self._track_request():
             try:
                 return await operation(self._ready.result())
@@ -203,8 +208,6 @@ class Connection:
 
     async def set_log_level(self, level: str) -> None:
         """Tell a server of the older protocol which log messages are wanted. Others are told with each request."""
-        from mcp.types import EmptyResult, SetLevelRequest, SetLevelRequestParams
-
         session = self._ready.result().session
         capabilities = session.server_capabilities
         if session.initialize_result is not None and capabilities is not None and capabilities.logging is not None:
@@ -213,9 +216,6 @@ class Connection:
 
     async def ping(self, timeout: float) -> float:
         """Return the seconds the server takes to answer. Raises TransportFault when it does not answer."""
-        from mcp.shared.exceptions import MCPError
-        from mcp.types import EmptyResult, PingRequest
-
         name, session = self._options.tool_id, self._ready.result().session
         started = time.perf_counter()
         try:
@@ -245,18 +245,19 @@ class Connection:
     # The owner task
 
     async def _run_session(self) -> None:
+        async def skip_check(name: str, result: CallToolResult) -> None:
+            """Replace the SDK's check of results, which would list all actions again: `OutputChecks` checks them."""
+
         try:
-            await asyncio.to_thread(_import_sdk)
             async with AsyncExitStack() as stack:
                 async with asyncio.timeout(self._options.config.start_timeout):
                     client = await stack.enter_async_context(self._client())
-                    client.session.validate_tool_result = _skip_sdk_check  # type: ignore[method-assign]
+                    client.session.validate_tool_result = skip_check  # type: ignore[method-assign]
                     self._state.serve_calls(client.session)
                     self._refresher.listing = await self._refresher.list_now(client)
                 await self._options.on_listing(self.listing)
                 self._ready.set_result(client)
-                if self._options.log_level is not None:
-                    await self._try_set_log_level(self._options.log_level)
+                await self._set_first_log_level()
                 work = (self._refresher.refresh_forever(client), self._changes.listen_forever(client))
                 tasks = [asyncio.create_task(each) for each in work]
                 try:
@@ -272,20 +273,16 @@ class Connection:
         finally:
             self._state.ended.set()
 
-    async def _try_set_log_level(self, level: str) -> None:
-        from mcp.shared.exceptions import MCPError
-
+    async def _set_first_log_level(self) -> None:
         try:
             async with asyncio.timeout(RELIST_TIMEOUT):
-                await self.set_log_level(level)
+                if self._options.log_level is not None:
+                    await self.set_log_level(self._options.log_level)
         except (MCPError, CallError, TimeoutError) as error:
             reason = self._options.secrets.hide(describe_cause(error))
             logger.info("tool=<%s> | the server does not set its log level: %s", self._options.tool_id, reason)
 
     def _client(self) -> Client:
-        from mcp import Client
-        from mcp.types import Implementation
-
         options = self._options
         callbacks: dict[str, Any] = {}
         if options.relays and options.on_elicit is not None:
@@ -300,7 +297,7 @@ class Connection:
         return Client(
             open_streams(options.kind, options.config, self._state),
             mode=options.protocol_mode,
-            client_info=Implementation(name="ferrule", version=_ferrule_version()),
+            client_info=Implementation(name="ferrule", version=version("ferrule")),
             **callbacks,
             logging_callback=self._on_log,
             message_handler=self._changes.handle,
@@ -315,9 +312,12 @@ class Connection:
         assert on_elicit is not None, "without it the server is told that users cannot be asked"
 
         request = current_request.get() if context is None else context.get(current_request)
-        if (local_client := self._find_client_for_roots(question, request)) is not None:
+        client = self._options.find_local_client()
+        is_its_server = client is not None and (request is None or request.client_key == client.client_key)
+        if is_its_server and getattr(question.request, "method", "") == "roots/list":
+            # The client is asked outside of its calls: a call of it may end meanwhile.
             context = contextvars.Context()
-            context.run(current_request.set, local_client)
+            context.run(current_request.set, client)
         if context is None:
             return await on_elicit(question)
 
@@ -326,16 +326,8 @@ class Connection:
 
         return await asyncio.create_task(ask(), context=context)
 
-    def _find_client_for_roots(self, question: Elicitation, request: ClientRequest | None) -> ClientRequest | None:
-        """Return the client that is asked for its folders outside of its calls: a call of it may end meanwhile."""
-        client = self._options.find_local_client()
-        is_asked = client is not None and (request is None or request.client_key == client.client_key)
-        return client if is_asked and getattr(question.request, "method", "") == "roots/list" else None
-
     async def announce_roots(self) -> None:
         """Tell a server of the older protocol that the client's folders are others now, so that it asks for them."""
-        from mcp.types import RootsListChangedNotification
-
         session = self._ready.result().session
         if self._options.relays and session.initialize_result is not None:
             with suppress(Exception):  # the connection has just ended
@@ -364,14 +356,6 @@ class Connection:
             hidden = self._options.secrets.hide(params.data)
             await request.send_log(params if hidden == params.data else params.model_copy(update={"data": hidden}))
 
-    def _reporter(self, invocation: Invocation) -> Any:
-        async def report(progress: float, total: float | None, message: str | None) -> None:
-            fraction = min(progress / total, 1.0) if total else None
-            hidden = self._options.secrets.hide(message or "")
-            invocation.report(Progress(fraction=fraction, message=hidden, amount=progress, total=total))
-
-        return report
-
     # Failures
 
     def _invalid_response(self, error: Exception) -> ExecutionFailed:
@@ -380,28 +364,29 @@ class Connection:
 
     async def _call_failure(self, error: Any, action: str, repeatable: bool, call: OutgoingCall) -> CallError:
         name, status, text = self._options.tool_id, call.error_status, call.error_text or error.message
+        answered = f"{name!r} answered the call of {action!r} with"
+        ended = f"the connection to {name!r} ended during the call of {action!r}:"
         if status == 401:
             return CallRefused(f"{name!r} refused the call (HTTP 401){self._login_advice()}")
         if status is not None and status >= 500:
-            return make_answer_error(name, action, f"HTTP status {status}", text, repeatable=repeatable)
+            return make_unknown_outcome(f"{answered} HTTP status {status}: {text}", repeatable=repeatable)
         if call.error_text is not None:
             # The protocol refuses with a message. What else answers may have passed the call on before.
             if status in REFUSING_STATUSES or repeatable:
                 return make_protocol_error(name, error.code, f"HTTP status {status}: {text}", error.data)
-            return make_answer_error(name, action, f"HTTP status {status}", text, repeatable=False)
+            return make_unknown_outcome(f"{answered} HTTP status {status}: {text}", repeatable=False)
         if error.message.startswith(UNREADABLE_ANSWERS):
-            return make_answer_error(
-                name, action, "an answer that cannot be read", error.message, repeatable=repeatable
-            )
+            message = f"{answered} an answer that cannot be read: {error.message}"
+            return make_unknown_outcome(message, repeatable=repeatable)
         if is_connection_lost(error.code, error.message):
             if self.is_open:  # only the connection of this call broke
-                return make_connection_error(name, action, error.message, repeatable=repeatable)
+                return make_unknown_outcome(f"{ended} {error.message}", repeatable=repeatable)
             was_only_call = len(self._call_contexts) == 1
             # The owner task knows the reason when it has closed everything.
             await asyncio.wait({self._owner}, timeout=CLOSE_TIMEOUT)
             if was_only_call and is_connect_error(self._cause):
                 return CallNotSent(f"{name!r} cannot be reached, and the call was not sent: {self._end_reason()}")
-            return make_connection_error(name, action, self._end_reason(), repeatable=repeatable)
+            return make_unknown_outcome(f"{ended} {self._end_reason()}", repeatable=repeatable)
         if error.code in UNKNOWN_ACTION_CODES:
             self._refresher.mark_stale()
         return make_protocol_error(name, error.code, error.message, error.data)
@@ -411,8 +396,6 @@ class Connection:
         if isinstance(error, TimeoutError):
             seconds = self._options.config.start_timeout
             return TransportFault(f"{server} did not start within {seconds:g} s{self._error_details()}")
-        from mcp.client.auth import OAuthFlowError
-
         # Another try does not change that the server refuses us, or that no person has logged in.
         is_refused = self._state.error_status in (401, 403) or isinstance(root_cause(error), OAuthFlowError)
         is_final = is_refused or isinstance(error, SetupError) or (isinstance(error, CallError) and not error.transient)
@@ -436,32 +419,3 @@ class Connection:
 
     def _login_advice(self) -> str:
         return f"; log in with `ferrule mcp login {self._options.tool_id}`, or check its headers"
-
-
-def _check_arguments_are_json(action: str, arguments: dict[str, Any]) -> None:
-    """Refuse what cannot be written as JSON: the SDK would notice only while sending, and end the session."""
-    try:
-        json.dumps(arguments, ensure_ascii=False, allow_nan=False, default=str).encode()
-    except (ValueError, RecursionError) as error:
-        raise InvalidArguments(f"the arguments of {action!r} cannot be sent: {error}") from None
-
-
-def _import_sdk() -> None:
-    # It takes more than a second; in a thread it does not block other calls.
-    try:
-        importlib.import_module("mcp")
-    except ImportError:
-        raise MissingExtra("mcp", "mcp") from None
-
-
-async def _skip_sdk_check(name: str, result: CallToolResult) -> None:
-    """Replace the SDK's check of results, which would list all actions again: `OutputChecks` checks them."""
-
-
-def _ferrule_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("ferrule")
-    except PackageNotFoundError:
-        return "0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import os
 import time
@@ -35,7 +36,6 @@ from ferrule.kinds.mcp.config import (
     collect_secrets,
     config_of_spec,
 )
-from ferrule.kinds.mcp.connection import Connection, SessionExpired
 from ferrule.kinds.mcp.listing import ServerListing, pinned_parts
 from ferrule.kinds.mcp.relay import (
     FIRST_MODERN_VERSION,
@@ -45,12 +45,14 @@ from ferrule.kinds.mcp.relay import (
     ProtocolMode,
     current_request,
 )
-from ferrule.kinds.mcp.results import convert_result
+from ferrule.kinds.mcp.results import SessionExpired, convert_result
 from ferrule.store import ToolKnowledgeStore
 from ferrule.store.credentials import LOCAL_ACCOUNT
 
 if TYPE_CHECKING:
     from mcp.types import CallToolResult
+
+    from ferrule.kinds.mcp.connection import Connection
 
 T = TypeVar("T")
 
@@ -155,9 +157,8 @@ class McpExecutor:
     async def set_log_level(self, level: str) -> None:
         """Say which log messages are wanted from servers of the older protocol."""
         self._log_level = level
-        await asyncio.gather(
-            *(client.set_log_level(level) for client in self._clients.values()), return_exceptions=True
-        )
+        tasks = [client.set_log_level(level) for client in self._clients.values()]
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def use_roots_of(self, client: ClientRequest) -> None:
         """Let servers that ask outside a call get the folders of this client, and let them ask again now."""
@@ -204,7 +205,7 @@ class McpExecutor:
         """Return the client for an account. The client is replaced when the account's credentials were changed."""
         client = self._client(tool, account)
         if client.config.credential_names and await client.has_changed_credentials():
-            if self._clients.get(_key_of(client)) is client:  # else another caller has just replaced it
+            if self._clients.get(client.key) is client:  # else another caller has just replaced it
                 self._close_later(client)
             client = self._client(tool, account)
         return client
@@ -221,14 +222,20 @@ class McpExecutor:
             listing_client = self._clients.get((tool.id, "auto", LOCAL_ACCOUNT))
             if listing_client is not None and not listing_client.was_used:
                 self._close_later(listing_client)
-        if config.credential_names:
-            self._limit_accounts(tool.id)
+        others = [client for client in self._clients_of(tool.id) if client.account != LOCAL_ACCOUNT]
+        if config.credential_names and len(others) >= MAX_ACCOUNTS_PER_SERVER:
+            self._close_later(min(others, key=lambda client: client.used_at))
+
+        async def report_change(tool_id: str, kind: str, uri: str | None) -> None:
+            for listener in self.change_listeners:
+                await listener(tool_id, kind, uri)
+
         options = ConnectOptions(
             tool_id=tool.id,
             config=config,
             on_elicit=self.on_elicit,
             on_listing=lambda listing: self._report_listing(client, listing),
-            on_change=self._report_change,
+            on_change=report_change,
             relays=self.relays,
             find_local_client=lambda: self._local_client,
             log_level=self._log_level,
@@ -239,27 +246,17 @@ class McpExecutor:
         return client
 
     def _remove(self, client: ServerClient) -> None:
-        if self._clients.get(_key_of(client)) is client:
-            del self._clients[_key_of(client)]
-
-    def _limit_accounts(self, tool_id: str) -> None:
-        """End the connection of an account that has used a server least recently, if there are too many."""
-        clients = [client for client in self._clients_of(tool_id) if client.account != LOCAL_ACCOUNT]
-        if len(clients) >= MAX_ACCOUNTS_PER_SERVER:
-            self._close_later(min(clients, key=lambda client: client.used_at))
+        if self._clients.get(client.key) is client:
+            del self._clients[client.key]
 
     def _clients_of(self, tool_id: str) -> list[ServerClient]:
         return [client for client in self._clients.values() if client.tool_id == tool_id]
 
-    async def _report_change(self, tool_id: str, kind: str, uri: str | None) -> None:
-        for listener in self.change_listeners:
-            await listener(tool_id, kind, uri)
-
     async def _report_listing(self, client: ServerClient, listing: ServerListing) -> None:
-        if self.on_listing is None or self._clients.get(_key_of(client)) is not client:
-            return  # replaced meanwhile
-        if client.account != LOCAL_ACCOUNT:
-            return  # what a server lists for one account says nothing about the others
+        is_replaced = self._clients.get(client.key) is not client
+        # What a server lists for one account says nothing about the others.
+        if self.on_listing is None or is_replaced or client.account != LOCAL_ACCOUNT:
+            return
         if client.mode == "legacy":  # the server knows the newer one too
             listing = replace(listing, protocol_version=FIRST_MODERN_VERSION)
         try:
@@ -275,10 +272,6 @@ class McpExecutor:
         task = asyncio.create_task(client.close_when_idle())
         self._closing[task] = client
         task.add_done_callback(self._closing.pop)
-
-
-def _key_of(client: ServerClient) -> tuple[str, ProtocolMode, str]:
-    return client.tool_id, client.mode, client.account
 
 
 def _choose_mode(tool: Tool) -> ProtocolMode:
@@ -332,6 +325,7 @@ class ServerClient:
         The server gets the credentials of the `account`, and the tokens of logins, from the `store`.
         """
         self._options, self.mode, self.account = options, mode, account
+        self.key = (options.tool_id, mode, account)
         self.tool_id, self.config = options.tool_id, options.config
         self._store, self._login_handler = store, login_handler
         self._credentials: dict[str, str] = {}
@@ -401,7 +395,13 @@ class ServerClient:
                     raise TransportFault(f"{self._last_failure} (next try in {wait:.1f} s)", retry_after=wait)
                 self._starting = asyncio.create_task(self._start())
                 self._starting.add_done_callback(lambda task: task.cancelled() or task.exception())
-            await self._wait_for(self._starting)
+            starting, task = self._starting, asyncio.current_task()
+            try:
+                await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                if starting.cancelled() and not (task is not None and task.cancelling()):
+                    raise self._closed_failure() from None
+                raise
         return connection
 
     async def request(self, operation: Callable[[Connection], Awaitable[T]]) -> T:
@@ -469,15 +469,6 @@ class ServerClient:
 
     # Connecting
 
-    async def _wait_for(self, starting: asyncio.Task[Connection]) -> None:
-        try:
-            await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if starting.cancelled() and not (task is not None and task.cancelling()):
-                raise self._closed_failure() from None
-            raise
-
     async def _start(self) -> Connection:
         failure: CallError | None = None
         for attempt in range(self.config.attempts):
@@ -503,27 +494,22 @@ class ServerClient:
             self._credentials_checked_at = time.monotonic()
             config = self.config.expand(os.environ, credentials)
             self.secrets = collect_secrets(self.config, os.environ, credentials)
+            # The SDK takes more than a second to import; in a thread it does not block other calls.
+            await asyncio.to_thread(importlib.import_module, "ferrule.kinds.mcp.connection")
+            from ferrule.kinds.mcp.connection import Connection
+            from ferrule.kinds.mcp.oauth import make_auth
+
             auth = None
             if self._store is not None and config.url is not None:
-                from ferrule.kinds.mcp.oauth import make_auth  # imports the SDK: only when a server is connected
-
                 auth = make_auth(config, self.tool_id, self._store, self.secrets, self._login_handler)
         except (SetupError, StoreError) as error:
             raise ExecutionFailed(f"MCP server {self.tool_id!r} cannot be used: {error}") from error
+        options = replace(self._options, config=config, location=self.config.location, secrets=self.secrets, auth=auth)
         combinations = [self._last_success] if self._last_success is not None else self._list_transports_and_modes()
         failures: list[CallError] = []
         for kind, protocol_mode in combinations:
-            options = replace(
-                self._options,
-                config=config,
-                location=self.config.location,
-                secrets=self.secrets,
-                kind=kind,
-                protocol_mode=protocol_mode,
-                auth=auth,
-            )
             try:
-                connection = await Connection.open(options)
+                connection = await Connection.open(replace(options, kind=kind, protocol_mode=protocol_mode))
             except CallError as error:
                 failures.append(error)
                 if not error.transient or isinstance(error.__cause__, TimeoutError):
@@ -540,10 +526,10 @@ class ServerClient:
         for name in self.config.credential_names:
             value = None if self._store is None else await self._store.credentials.get(self.account, name)
             if value is None:
-                raise SetupError(
-                    f"it needs your credential {name!r}. Store it with `ferrule credentials set {name}`, or with "
-                    f"PUT /v1/credentials/{name} of the server that you use."
+                ways = (
+                    f"`ferrule credentials set {name}`, or with PUT /v1/credentials/{name} of the server that you use"
                 )
+                raise SetupError(f"it needs your credential {name!r}. Store it with {ways}.")
             values[name] = value
         for header, text in self.config.headers.items():
             used = CREDENTIAL.findall(text)
@@ -602,10 +588,8 @@ def _check_is_unchanged(invocation: Invocation, listing: ServerListing) -> None:
 
     The call was decided about with an earlier listing, perhaps one on disk, because the server was not connected yet.
     """
-    context, decided = invocation.context, invocation.capability
-    if not (context.is_approved or context.principal.kind == "agent") or not invocation.tool.spec.metadata.get(
-        "listed"
-    ):
+    context, decided, metadata = invocation.context, invocation.capability, invocation.tool.spec.metadata
+    if not (context.is_approved or context.principal.kind == "agent") or not metadata.get("listed"):
         return
     current = next((each for each in listing.capabilities if each.name == decided.name), None)
     if current is not None and pinned_parts(current) != pinned_parts(decided.listed or decided):

@@ -106,7 +106,8 @@ async def list_actions(
     session: ClientSession, max_actions: int = MAX_ACTIONS, hide: Callable[[str], str] = str
 ) -> ServerListing:
     """Ask a server for all its actions, page by page. `hide` removes secrets from texts."""
-    from mcp.types import PaginatedRequestParams
+    from mcp.shared.exceptions import MCPError
+    from mcp.types import METHOD_NOT_FOUND, PaginatedRequestParams
 
     actions: dict[str, ToolCapability] = {}
     unavailable: dict[str, str] = {}
@@ -115,9 +116,12 @@ async def list_actions(
     ttl = unused = 0
     while hash(cursor) not in used_cursors and len(actions) < max_actions and unused < MAX_UNUSED_ENTRIES:
         used_cursors.add(hash(cursor))
-        page = await _list_page(session, None if cursor is None else PaginatedRequestParams(cursor=cursor))
-        if page is None:
-            break
+        try:
+            page = await session.list_tools(params=None if cursor is None else PaginatedRequestParams(cursor=cursor))
+        except MCPError as error:
+            if error.code == METHOD_NOT_FOUND:  # a server that has only resources or prompts
+                break
+            raise
         entries = await asyncio.to_thread(_read_page, page, hide)
         unused += max(1, len(entries)) + len(actions)
         for capability, problem in entries:
@@ -145,18 +149,6 @@ async def list_actions(
         offers=tuple(name for name in offers if getattr(session.server_capabilities, name, None) is not None),
         ttl=ttl / 1000 if ttl else None,
     )
-
-
-async def _list_page(session: ClientSession, params: Any) -> Any:
-    from mcp.shared.exceptions import MCPError
-    from mcp.types import METHOD_NOT_FOUND
-
-    try:
-        return await session.list_tools(params=params)
-    except MCPError as error:
-        if error.code == METHOD_NOT_FOUND:  # a server that has only resources or prompts
-            return None
-        raise
 
 
 def _read_page(page: ListToolsResult, hide: Callable[[str], str]) -> list[tuple[ToolCapability, str]]:
@@ -208,7 +200,6 @@ def read_entry(entry: Any, number: int, hide: Callable[[str], str] = str) -> tup
 
 
 def _find_problem_of_parameters(schema: Any) -> str:
-    """Return why the schema of arguments cannot be used, or an empty text."""
     if isinstance(schema, dict) and schema.get("type", "object") != "object":
         return f'its inputSchema has the type {str(schema["type"])[:50]!r} instead of "object"'
     return _find_problem(schema, "inputSchema")
@@ -281,10 +272,7 @@ def apply_listing(tool: Tool, listing: ServerListing) -> Tool:
     config = _config_of(tool)
     declared = {capability.name: capability for capability in tool.spec.capabilities}
     changes: dict[str, Any] = {
-        "capabilities": [
-            _merge_declared(_with_entry_settings(action, config), declared.get(action.name))
-            for action in listing.capabilities
-        ],
+        "capabilities": [_merge(action, config, declared.get(action.name)) for action in listing.capabilities],
         "unavailable_actions": dict(listing.unavailable),
         "metadata": {
             **tool.spec.metadata,
@@ -349,17 +337,15 @@ def _choose_effects(annotations: Mapping[str, Any], config: McpServerConfig) -> 
     return read_claimed_effects(annotations) if config.trusted else ASSUMED_EFFECTS
 
 
-def _with_entry_settings(action: ToolCapability, config: McpServerConfig) -> ToolCapability:
-    return replace(
+def _merge(action: ToolCapability, config: McpServerConfig, declared: ToolCapability | None) -> ToolCapability:
+    """Return a listed action with what its server's entry and a program say about it."""
+    action = replace(
         action,
         effects=_choose_effects(action.annotations, config),
         auto_approve=not config.auto_approve.isdisjoint((action.name, "*")),
         tags=list(config.action_tags.get(action.name, ())),
         limits=config.limits_of(action.name) if action.name in config.action_max_timeouts else action.limits,
     )
-
-
-def _merge_declared(action: ToolCapability, declared: ToolCapability | None) -> ToolCapability:
     if declared is None:
         return action
     return replace(

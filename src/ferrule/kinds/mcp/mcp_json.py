@@ -10,18 +10,19 @@ import json
 import os
 import re
 import sys
-import tempfile
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 from ferrule.core.names import did_you_mean
 from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import LoadError, SpecError
 from ferrule.kinds.mcp.config import ENV_VARIABLE, McpServerConfig, find_literal_secrets, read_server_config
+from ferrule.kinds.source import read_limited_file
+from ferrule.store.location import atomic_write
 
 MAX_FILE_SIZE: Final = 64 * 1024 * 1024
 _STRING = r'("(?:\\.|[^"\\\n])*")'
@@ -46,22 +47,14 @@ class ServersFile:
     has_comments: bool = False
 
     def line(self, name: str) -> int:
-        """Return the line a server's entry begins on."""
         start = re.search(re.escape(json.dumps(name, ensure_ascii=False)) + r"\s*:\s*\{", self.text)
         return 1 if start is None else self.text.count("\n", 0, start.start()) + 1
 
 
 def _read_text(path: Path) -> str:
-    """Read the text of a file from outside: a pipe or a device would never end. Raises LoadError."""
     try:
-        if path.exists() and not path.is_file():
-            raise LoadError("the file cannot be read: it is a folder, a pipe or a device", path=path)
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_SIZE + 1)
-        if len(content) > MAX_FILE_SIZE:
-            raise LoadError(f"the file is larger than {MAX_FILE_SIZE:,} bytes", path=path)
-        return content.decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        return read_limited_file(path, MAX_FILE_SIZE).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
         raise LoadError(f"the file cannot be read: {error}", path=path) from None
 
 
@@ -72,12 +65,17 @@ def read_servers_file(path: Path, *, may_be_empty: bool = False) -> ServersFile:
     """
     text = _read_text(path)
     repeated_keys: list[str] = []
+
+    def make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        value = dict(pairs)
+        if len(value) < len(pairs):
+            names = [name for name, _ in pairs]
+            repeated_keys.extend(name for name in value if names.count(name) > 1)
+        return value
+
     plain = _COMMENTS.sub(_keep_line_breaks, text)
     try:
-        document = json.loads(
-            _TRAILING_COMMAS.sub(_keep_line_breaks, plain) or "{}",
-            object_pairs_hook=lambda p: _make_object(p, repeated_keys),
-        )
+        document = json.loads(_TRAILING_COMMAS.sub(_keep_line_breaks, plain) or "{}", object_pairs_hook=make_object)
     except json.JSONDecodeError as error:
         raise LoadError(f"the file is not JSON: {error.msg}", path=path, line=error.lineno) from None
     except RecursionError:
@@ -138,36 +136,17 @@ def _write_servers(file: ServersFile, servers: Mapping[str, Any], key: str) -> N
         inner = level[outer] = dict(level[outer])
         level = inner
     level[last_key] = dict(servers)
-    _replace_file(file.path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-
-
-def _replace_file(path: Path, text: str) -> None:
-    target = path.resolve()  # the file itself, not a link to it
+    target = file.path.resolve()  # the file itself, not a link to it
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        if target.exists():
-            os.chmod(temporary, target.stat().st_mode & 0o777)
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    mode = target.stat().st_mode & 0o777 if target.exists() else 0o600
+    atomic_write(target, (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode())
+    os.chmod(target, mode)
 
 
 def _get_nested(document: Any, keys: tuple[str, ...]) -> Any:
     for key in keys:
         document = document.get(key) if isinstance(document, dict) else None
     return document
-
-
-def _make_object(pairs: list[tuple[str, Any]], repeated_keys: list[str]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        names = [name for name, _ in pairs]
-        repeated_keys += [name for name in value if names.count(name) > 1]
-    return value
 
 
 def _keep_line_breaks(match: re.Match[str]) -> str:
@@ -177,6 +156,8 @@ def _keep_line_breaks(match: re.Match[str]) -> str:
 
 # The files of other programs
 
+Outcome: TypeAlias = Literal["added", "replaced", "skipped", "bad"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedServer:
@@ -184,7 +165,7 @@ class ImportedServer:
 
     name: str
     path: Path
-    outcome: Literal["added", "replaced", "skipped", "bad"]
+    outcome: Outcome
     note: str = ""
 
 
@@ -212,32 +193,31 @@ def import_servers(source: Path, target: Path, *, project: Path, replace: bool) 
     file = read_codex_file(source) if source.suffix == ".toml" else read_servers_file(source, may_be_empty=True)
     own = _get_nested(file.document, ("projects", str(project.absolute()), "mcpServers"))  # as Claude Code stores them
     servers = {**(own if isinstance(own, dict) else {}), **file.servers}
-    return [
-        _import_server(name, entry, source, target, project=project, replace=replace) for name, entry in servers.items()
-    ]
+    imported = []
+    for name, entry in servers.items():
+        outcome, note = _import_server(name, entry, target, project=project, replace=replace)
+        imported.append(ImportedServer(name=name, path=source, outcome=outcome, note=note))
+    return imported
 
 
-def _import_server(
-    name: str, entry: Any, source: Path, target: Path, *, project: Path, replace: bool
-) -> ImportedServer:
+def _import_server(name: str, entry: Any, target: Path, *, project: Path, replace: bool) -> tuple[Outcome, str]:
     exists = name in (read_servers_file(target).servers if target.exists() else {})
     if exists and not replace:
-        return ImportedServer(name=name, path=source, outcome="skipped", note="there is already one of this name")
+        return "skipped", "there is already one of this name"
     inputs: list[str] = []
     try:
         entry = convert_variables(entry, project, inputs)
         config = read_server_config(entry)
         if starts_ferrule(config):
-            return ImportedServer(name=name, path=source, outcome="skipped", note="it is Ferrule itself")
+            return "skipped", "it is Ferrule itself"
         write_server(target, name, entry, replace=replace)
     except (SpecError, LoadError) as error:
-        return ImportedServer(name=name, path=source, outcome="bad", note=str(error))
+        return "bad", str(error)
     notes = [f"set the environment variable {', '.join(inputs)}"] if inputs else []
     if secrets := find_literal_secrets(config):
         names = ", ".join(secrets)
         notes.append(f"{target.name} now holds the value of {names}: do not share it, or write ${{VAR}} instead")
-    outcome: Literal["added", "replaced"] = "replaced" if exists else "added"
-    return ImportedServer(name=name, path=source, outcome=outcome, note="; ".join(notes))
+    return "replaced" if exists else "added", "; ".join(notes)
 
 
 def starts_ferrule(config: McpServerConfig) -> bool:

@@ -29,8 +29,8 @@ from mcp.shared.auth import (
     OAuthClientMetadata,
     OAuthMetadata,
     OAuthToken,
+    ProtectedResourceMetadata,
 )
-from mcp.shared.auth import ProtectedResourceMetadata as ResourceMetadata
 from pydantic import ValidationError
 
 from ferrule.core.secrets import Secrets
@@ -132,16 +132,9 @@ class LoginStorage:
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
         login = (await self.load() or StoredLogin(url=self._url)).with_tokens(tokens)
-        context = self.context
-        client, metadata, resource = context.client_info, context.oauth_metadata, context.protected_resource_metadata
-        await self.save(
-            replace(
-                login,
-                client=_to_json(client) or login.client,
-                metadata=_to_json(metadata),
-                resource=_to_json(resource),
-            )
-        )
+        client = _to_json(self.context.client_info) or login.client
+        metadata, resource = _to_json(self.context.oauth_metadata), _to_json(self.context.protected_resource_metadata)
+        await self.save(replace(login, client=client, metadata=metadata, resource=resource))
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         login = await self.load()
@@ -173,23 +166,15 @@ def make_auth(
         return None
     settings, storage = config.oauth or OAuthClientConfig(), LoginStorage(store, tool_id, config.url, secrets)
     if settings.grant == "client_credentials":
-        return _make_client_credentials(config.url, settings, storage)
+        client_id, secret = settings.client_id or "", settings.client_secret or ""
+        provider = ClientCredentialsOAuthProvider(
+            config.url, storage, client_id, secret, scope=settings.scope, issuer=settings.issuer
+        )
+        storage.context = provider.context
+        return provider
     if login_handler is not None:
         return InteractiveLogin(config.url, settings, storage, login_handler)
     return SavedLogin(storage)
-
-
-def _make_client_credentials(url: str, settings: OAuthClientConfig, storage: LoginStorage) -> OAuthClientProvider:
-    provider = ClientCredentialsOAuthProvider(
-        url,
-        storage,
-        settings.client_id or "",
-        settings.client_secret or "",
-        scope=settings.scope,
-        issuer=settings.issuer,
-    )
-    storage.context = provider.context
-    return provider
 
 
 class SavedLogin(httpx2.Auth):
@@ -278,7 +263,7 @@ def _restore_context(provider: OAuthClientProvider, login: StoredLogin) -> None:
         if login.metadata is not None:
             context.oauth_metadata = OAuthMetadata.model_validate(login.metadata)
         if login.resource is not None:
-            context.protected_resource_metadata = ResourceMetadata.model_validate(login.resource)
+            context.protected_resource_metadata = ProtectedResourceMetadata.model_validate(login.resource)
     except ValidationError as error:
         raise SetupError(f"The login at {login.url} cannot be read: {error}. Log in again.") from None
 
@@ -300,17 +285,15 @@ class InteractiveLogin(OAuthClientProvider):
         self._storage, self._handler = storage, handler
         storage.context = self.context
         self._answer = ""
-        self._own_client = (
-            None
-            if settings.client_id is None
-            else OAuthClientInformationFull(
+        self._own_client: OAuthClientInformationFull | None = None
+        if settings.client_id is not None:
+            self._own_client = OAuthClientInformationFull(
                 client_id=settings.client_id,
                 client_secret=settings.client_secret,
                 redirect_uris=metadata.redirect_uris,
                 token_endpoint_auth_method="none" if settings.client_secret is None else "client_secret_basic",
                 issuer=settings.issuer,
             )
-        )
 
     async def _initialize(self) -> None:
         login = await self._storage.load()

@@ -171,10 +171,8 @@ def _compare_texts(pin: PinnedText, before: str, text: str) -> str:
 
 
 def _explain_unknown(server: str, subject: str, problem: str) -> str:
-    return (
-        f"Whether {subject} changed is unknown: what you accepted of the MCP server {server!r} cannot be compared, "
-        f"because {problem}."
-    )
+    reason = f"what you accepted of the MCP server {server!r} cannot be compared, because {problem}"
+    return f"Whether {subject} changed is unknown: {reason}."
 
 
 def _serve_action(tool: Tool, action: ToolCapability, pins: ServerPins) -> ToolCapability:
@@ -276,12 +274,8 @@ class PinTracker:
         capabilities = [_serve_action(tool, action, pins) for action in tool.spec.capabilities]
         if any(new is not old for new, old in zip(capabilities, tool.spec.capabilities, strict=True)):
             tool = replace(tool, spec=replace(tool.spec, capabilities=capabilities))
-        if not pins.problem:
-            self._log_changes(tool)
-        return tool
-
-    def _log_changes(self, tool: Tool) -> None:
-        """Warn of each change once."""
+        if pins.problem:
+            return tool
         changes, reported = describe_changes(tool), self._reported.get(tool.id, {})
         self._reported[tool.id] = changes
         for name, change in changes.items():
@@ -290,6 +284,7 @@ class PinTracker:
                 advice = f"{effect} until you accept it: ferrule mcp diff {tool.id}"
                 subject = f"tool=<{tool.id}>, action=<{name or '(instructions)'}>"
                 logger.warning("%s | not as you accepted it (%s). %s", subject, change, advice)
+        return tool
 
     def start_reading(self, server: str) -> None:
         """Read the pins of a server, and again until it has no changes."""
@@ -299,9 +294,8 @@ class PinTracker:
         if current is not None and not current.done():
             self._to_repeat.add(server)
             return
-        task = self._tasks[server] = asyncio.create_task(
-            self._read_until_unchanged(server), name=f"ferrule-mcp-pins-{server}"
-        )
+        name = f"ferrule-mcp-pins-{server}"
+        task = self._tasks[server] = asyncio.create_task(self._read_until_unchanged(server), name=name)
         task.add_done_callback(lambda done: self._tasks.pop(server) if self._tasks.get(server) is done else None)
 
     async def wait_until_applied(self, server: str) -> None:

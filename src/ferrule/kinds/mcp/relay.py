@@ -113,11 +113,11 @@ def _make_request(question: Elicitation) -> Any:
 
     from mcp.types import ElicitRequest, ElicitRequestFormParams, ElicitRequestURLParams
 
-    text, schema = replace_surrogates(question.message), plain_json(question.schema)
+    text = replace_surrogates(question.message)
     if question.url is not None:
         token = secrets.token_urlsafe(12)
         return ElicitRequest(params=ElicitRequestURLParams(message=text, url=question.url, elicitation_id=token))
-    form = schema or {"type": "object", "properties": {}}
+    form = plain_json(question.schema) or {"type": "object", "properties": {}}
     return ElicitRequest(params=ElicitRequestFormParams(message=text, requested_schema=form))
 
 
@@ -131,10 +131,8 @@ class ServerRequestCallbacks:
     async def elicit(self, context: Any, params: Any) -> Any:
         from mcp.types import ElicitRequest
 
-        schema, url = getattr(params, "requested_schema", None), getattr(params, "url", None)
-        return await self.pass_on(
-            str(context.request_id), ElicitRequest(params=params), params.message, schema=schema, url=url
-        )
+        details = {"schema": getattr(params, "requested_schema", None), "url": getattr(params, "url", None)}
+        return await self.pass_on(str(context.request_id), ElicitRequest(params=params), params.message, **details)
 
     async def create_message(self, context: Any, params: Any) -> Any:
         from mcp.types import CreateMessageRequest
@@ -279,9 +277,8 @@ class ToolListRefresher:
                     listing = await self.list_now(client)
             except (MCPError, RuntimeError, ValueError, TimeoutError) as error:
                 reason = self._options.secrets.hide(describe_cause(error))
-                logger.warning(
-                    "tool=<%s> | the server's actions could not be listed again: %s", self._options.tool_id, reason
-                )
+                message = "tool=<%s> | the server's actions could not be listed again: %s"
+                logger.warning(message, self._options.tool_id, reason)
             else:
                 is_changed, self.listing = listing.capabilities != self.listing.capabilities, listing
                 if is_changed:
@@ -304,29 +301,21 @@ class ChangeListener:
         self._pause = MIN_LISTEN_PAUSE
 
     async def handle(self, message: Any) -> None:
-        """Handle a notification of the server."""
-        from mcp.types import (
-            PromptListChangedNotification,
-            ResourceListChangedNotification,
-            ResourceUpdatedNotification,
-            ToolListChangedNotification,
-        )
-
-        if isinstance(message, ToolListChangedNotification):
-            self._on_tools_changed()
-        elif isinstance(message, PromptListChangedNotification):
-            await self._report("prompts")
-        elif isinstance(message, ResourceListChangedNotification):
-            await self._report("resources")
-        elif isinstance(message, ResourceUpdatedNotification):
-            await self._report("resource", str(message.params.uri))
+        match getattr(message, "method", ""):
+            case "notifications/tools/list_changed":
+                self._on_tools_changed()
+            case "notifications/prompts/list_changed":
+                await self._report("prompts")
+            case "notifications/resources/list_changed":
+                await self._report("resources")
+            case "notifications/resources/updated":
+                await self._report("resource", str(message.params.uri))
 
     async def subscribe_resource(self, client: Client, uri: str) -> None:
         """Hear of changes of a resource too."""
         if len(self._resources) >= MAX_SUBSCRIPTIONS and uri not in self._resources:
-            raise ExecutionFailed(
-                f"{self._options.tool_id!r} has {MAX_SUBSCRIPTIONS} subscriptions, which is the limit"
-            )
+            message = f"{self._options.tool_id!r} has {MAX_SUBSCRIPTIONS} subscriptions, which is the limit"
+            raise ExecutionFailed(message)
         self._resources[uri] += 1
         if self._resources[uri] > 1:
             return
@@ -356,11 +345,10 @@ class ChangeListener:
         """Listen for changes. Since 2026 servers announce changes only to clients that listen; before, to all."""
         if client.session.initialize_result is not None:
             return
-        offers = client.server_capabilities
-        tools, prompts, resources = (
-            bool(each and each.list_changed) for each in (offers.tools, offers.prompts, offers.resources)
-        )
-        lists = {"tools_list_changed": tools, "prompts_list_changed": prompts, "resources_list_changed": resources}
+        lists = {
+            f"{name}_list_changed": getattr(getattr(client.server_capabilities, name), "list_changed", None) is True
+            for name in ("tools", "prompts", "resources")
+        }
         stream: asyncio.Task[None] | None = None
         try:
             while True:

@@ -175,6 +175,18 @@ def _decode_base64(text: str) -> bytes:
 # Failures
 
 
+class SessionExpired(Exception):
+    """The server does not know the session any more and did not execute the call: repeat it in a new session."""
+
+
+class CallNotSent(TransportFault):
+    """No connection to the server could be made for a call."""
+
+
+class CallRefused(ExecutionFailed):
+    """The server does not accept this client."""
+
+
 def is_connection_lost(code: int, message: str) -> bool:
     """Return whether the connection ended. The texts, from us or the SDK, decide: servers use these codes freely."""
     if code == CONNECTION_CLOSED:
@@ -183,7 +195,6 @@ def is_connection_lost(code: int, message: str) -> bool:
 
 
 def make_protocol_error(name: str, code: int, message: str, data: Any) -> CallError:
-    """Make the failure of a call that was answered with an error response."""
     failure = PROTOCOL_ERRORS.get(code, ExecutionFailed)
     if failure is NeedsApproval:
         elicitations = data.get("elicitations") if isinstance(data, dict) else None
@@ -195,19 +206,8 @@ def make_protocol_error(name: str, code: int, message: str, data: Any) -> CallEr
     return error
 
 
-def make_connection_error(name: str, action: str, reason: str, *, repeatable: bool) -> CallError:
-    """Make the failure of a call whose connection ended before an answer."""
-    return _unknown_outcome(
-        f"the connection to {name!r} ended during the call of {action!r}: {reason}", repeatable=repeatable
-    )
-
-
-def make_answer_error(name: str, action: str, answer: str, reason: str, *, repeatable: bool) -> CallError:
-    """Make the failure of a call whose answer does not say whether the call was executed."""
-    return _unknown_outcome(f"{name!r} answered the call of {action!r} with {answer}: {reason}", repeatable=repeatable)
-
-
-def _unknown_outcome(message: str, *, repeatable: bool) -> CallError:
+def make_unknown_outcome(message: str, *, repeatable: bool) -> CallError:
+    """Make the failure of a call that may have been executed or not."""
     if repeatable:
         return TransportFault(message)
     return ExecutionFailed(
@@ -236,5 +236,4 @@ def root_cause(error: BaseException | None) -> BaseException | None:
 
 
 def is_connect_error(error: BaseException | None) -> bool:
-    """Return whether no connection to the server could be made at all."""
     return type(root_cause(error)).__name__ in ("ConnectError", "ConnectTimeout", "PoolTimeout")

@@ -18,16 +18,10 @@ from ferrule.core.spec import Tool
 from ferrule.errors import CallError, LoadError, SpecError
 from ferrule.kinds.mcp.config import McpServerConfig, read_server_config
 from ferrule.kinds.mcp.executor import McpExecutor
-from ferrule.kinds.mcp.listing import (
-    HANDLER,
-    ListingCache,
-    ServerListing,
-    apply_listing,
-    make_server_tool,
-)
+from ferrule.kinds.mcp.listing import HANDLER, ListingCache, ServerListing, apply_listing, make_server_tool
 from ferrule.kinds.mcp.mcp_json import ServersFile, read_servers_file
 from ferrule.kinds.mcp.pins import PinTracker, describe_changes
-from ferrule.kinds.source import LoadReport, WatchedFolder
+from ferrule.kinds.source import LoadReport, WatchedFolder, make_error_at_origin
 from ferrule.store import ToolKnowledgeStore
 
 CONNECT_TIMEOUT = 30.0
@@ -87,7 +81,9 @@ class McpFileSource:
             if self._accepted is not None and config.trust_digest not in self._accepted and not config.disabled:
                 errors.append(self._error(file, name, _NOT_ACCEPTED))
                 continue
-            listing = self._read_listing(name, config)
+            listing = self._cache.read(name, config.digest + self._abilities)
+            if listing is None and self._executor is None:  # only to show what was listed
+                listing = self._cache.read(name, f"{config.digest}-relayed")
             tools.append(make_server_tool(name, config, origin=f"{self.path}:{file.line(name)}", listing=listing))
         self._last_tools = tuple(tools)
         return LoadReport(tools=self._last_tools, errors=tuple(errors), files=(self.path,))
@@ -107,7 +103,7 @@ class McpFileSource:
                 message = f"MCP server {tool.id!r} has not started within {timeout:g} s; it continues to start"
             except (CallError, SpecError) as error:
                 message = str(error)
-            return _error_of(tool, message)
+            return make_error_at_origin(tool.origin, message)
 
         before = list(tools)
         after = await asyncio.gather(*map(connect, before))
@@ -124,12 +120,6 @@ class McpFileSource:
     def _abilities(self) -> str:
         relays = self._executor is not None and self._executor.relays and self._executor.on_elicit is not None
         return "-relayed" if relays else ""
-
-    def _read_listing(self, name: str, config: McpServerConfig) -> ServerListing | None:
-        listing = self._cache.read(name, config.digest + self._abilities)
-        if listing is None and self._executor is None:  # only to show what was listed
-            listing = self._cache.read(name, f"{config.digest}-relayed")
-        return listing
 
     def _error(self, file: ServersFile, name: str, problem: str) -> LoadError:
         return LoadError(f"MCP server {name!r}: {problem}", path=self.path, line=file.line(name))
@@ -205,8 +195,16 @@ class McpServers:
 
     def _start_discovery(self, tool: Tool) -> None:
         key = _make_server_key(tool)
+
+        async def discover() -> None:
+            report = await self._file.discover(self._executor, [tool], DISCOVERY_TIMEOUT)
+            self._failures.pop(key, None)
+            for error in report.errors:
+                self._failures[key] = error.message
+                self._on_error(error)
+
         if key not in self._discoveries:
-            task = asyncio.create_task(self._discover(tool), name=f"ferrule-mcp-discovery-{tool.id}")
+            task = asyncio.create_task(discover(), name=f"ferrule-mcp-discovery-{tool.id}")
             self._discoveries[key] = task
             task.add_done_callback(lambda _: self._discoveries.pop(key, None))
 
@@ -258,19 +256,12 @@ class McpServers:
         await self._pins.aclose()
 
     def _check_changed_tool(self, tool: Tool) -> Awaitable[Tool] | None:
-        return self._compare_with_pins(tool) if tool.id in self._pins.unapplied_servers else None
+        async def compare_with_pins() -> Tool:
+            await self._pins.wait_until_applied(tool.id)
+            await self._recheck_pins(tool.id)
+            return self._find_server(tool.id) or tool
 
-    async def _compare_with_pins(self, tool: Tool) -> Tool:
-        await self._pins.wait_until_applied(tool.id)
-        await self._recheck_pins(tool.id)
-        return self._find_server(tool.id) or tool
-
-    async def _discover(self, tool: Tool) -> None:
-        report = await self._file.discover(self._executor, [tool], DISCOVERY_TIMEOUT)
-        self._failures.pop(_make_server_key(tool), None)
-        for error in report.errors:
-            self._failures[_make_server_key(tool)] = error.message
-            self._on_error(error)
+        return compare_with_pins() if tool.id in self._pins.unapplied_servers else None
 
     async def _store_listing(self, tool_id: str, listing: ServerListing) -> None:
         """Put what a server has listed into the registry and into the cache."""
@@ -322,12 +313,8 @@ class McpServers:
 def _errors_of_actions(tools: Iterable[Tool]) -> Iterator[LoadError]:
     for tool in tools:
         for action, reason in tool.spec.unavailable_actions.items():
-            yield _error_of(tool, f"MCP server {tool.id!r}: the action {action!r} is unavailable: {reason}")
-
-
-def _error_of(tool: Tool, message: str) -> LoadError:
-    path, _, line = tool.origin.rpartition(":")
-    return LoadError(message, path=Path(path or tool.origin), line=int(line) if line.isdecimal() else None)
+            message = f"MCP server {tool.id!r}: the action {action!r} is unavailable: {reason}"
+            yield make_error_at_origin(tool.origin, message)
 
 
 _ServerKey = tuple[str, str | None]

@@ -20,7 +20,15 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import count
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, cast
+from typing import Any, Final, Self, TypeAlias, cast
+
+from anyio import BrokenResourceError, ClosedResourceError
+from mcp import ClientSession
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
+from mcp.types import ErrorData
+from opentelemetry.context import get_current
+from pydantic_core import to_json
 
 from ferrule.core.aio import finish_despite_cancellation, wait_at_most
 from ferrule.core.patterns import lazy_pattern
@@ -29,12 +37,14 @@ from ferrule.kinds.mcp.config import McpServerConfig
 from ferrule.kinds.mcp.listing import extract_entries
 from ferrule.kinds.mcp.relay import add_client_details, add_client_details_to_request
 from ferrule.kinds.mcp.results import CONNECTION_CLOSED, read_json, read_message
-from ferrule.process.groups import KILL_TIMEOUT, LineReader, end_process_tree, find_process_tree, mark_environment
-
-if TYPE_CHECKING:
-    from mcp import ClientSession
-    from mcp.shared.message import SessionMessage
-    from mcp.types import ErrorData
+from ferrule.process.groups import (
+    KILL_TIMEOUT,
+    LineReader,
+    WatchedProcess,
+    end_process_tree,
+    find_process_tree,
+    mark_environment,
+)
 
 logger = logging.getLogger("ferrule.mcp")
 
@@ -100,11 +110,9 @@ class ServerLog:
 
     @property
     def tail(self) -> str:
-        """Return the end of the server's standard error."""
         return self._hide(self._tail.decode("utf-8", "replace").strip())
 
     def feed(self, data: bytes) -> None:
-        """Take in a piece of the server's standard error."""
         self._tail = (self._tail + data[-TAIL_LENGTH:])[-TAIL_LENGTH:]
         self._stderr.feed(data)
 
@@ -229,8 +237,6 @@ class MessageWriter(CloseableStream):
         self._closed = False
 
     async def send(self, message: SessionMessage, /) -> None:
-        from anyio import BrokenResourceError, ClosedResourceError
-
         if self._closed:
             raise ClosedResourceError
         try:
@@ -247,13 +253,11 @@ class MessageWriter(CloseableStream):
 # The process
 
 
-class ServerProcess(asyncio.SubprocessProtocol):
-    """A running server and its pipes, as asyncio reports on them."""
+class ServerProcess(WatchedProcess):
+    """A running server, whose lines are messages."""
 
     def __init__(self, state: ConnectionState) -> None:
-        from mcp.shared.message import SessionMessage
-
-        self._message_class = SessionMessage
+        super().__init__({})
         self._state = state
         self._line = bytearray()
         self._pause_reasons: set[str] = set()
@@ -262,7 +266,6 @@ class ServerProcess(asyncio.SubprocessProtocol):
         self._can_write = asyncio.Event()
         self._can_write.set()
         self._write_lock = asyncio.Lock()
-        self._transport: asyncio.SubprocessTransport | None = None
         self._stdin: asyncio.WriteTransport | None = None
         self._max_message_size = state.config.max_message_size
         self._calls = LineCalls(self._write)
@@ -275,25 +278,10 @@ class ServerProcess(asyncio.SubprocessProtocol):
         self.writer = MessageWriter(self._write)
         self.mark = ""
         """In the environment of the server, and of all processes that it starts."""
-        self.takes_input = True
-        """Its standard input has not been closed yet."""
-        self.exited = asyncio.Event()
-        self.closed = asyncio.Event()
-        """It has exited and all its pipes are closed."""
-
-    @property
-    def has_started(self) -> bool:
-        return self._transport is not None
-
-    @property
-    def transport(self) -> asyncio.SubprocessTransport:
-        assert self._transport is not None
-        return self._transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are not instances of asyncio's classes.
-        self._transport = cast(asyncio.SubprocessTransport, transport)
-        self._stdin = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(0))
+        super().connection_made(transport)
+        self._stdin = cast(asyncio.WriteTransport, cast(asyncio.SubprocessTransport, transport).get_pipe_transport(0))
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 2:
@@ -316,17 +304,17 @@ class ServerProcess(asyncio.SubprocessProtocol):
         if fd == 2:
             self._state.log.end()
             return
-        self.takes_input = self.takes_input and fd != 0
+        super().pipe_connection_lost(fd, exc)
         self._end()  # a session needs both input and output
 
     def process_exited(self) -> None:
-        code = self.transport.get_returncode() or 0
+        super().process_exited()
+        code = self.exit_code
         how = f"with exit code {code}" if code >= 0 else f"by signal {-code} ({signal.strsignal(-code)})"
         self._state.end_reason = self._state.end_reason or f"its program ended {how}"
-        self.exited.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.closed.set()
+        super().connection_lost(exc)
         self._end()
 
     def pause_writing(self) -> None:
@@ -347,25 +335,14 @@ class ServerProcess(asyncio.SubprocessProtocol):
                 start = line[:200].decode("utf-8", "replace")
                 self._state.log.message("warning", f"not a protocol message, on standard output: {start}")
             return
-        self.reader.add(self._message_class(message))
+        self.reader.add(SessionMessage(message))
 
     async def _write(self, text: str, is_urgent: bool) -> None:
         if is_urgent or (not self._writers and self._can_write.is_set()):
             self._send(text)
-        else:
-            await self._send_in_order(text)
-
-    def _send(self, text: str) -> None:
-        if self._stdin is None or self._stdin.is_closing():
-            raise BrokenPipeError("the server has closed its input")
-        self._stdin.write(text.encode() + b"\n")
-
-    async def _send_in_order(self, text: str) -> None:
-        """Wait until the server reads its input, behind earlier messages.
-
-        Reading from a server pauses while it sends requests but never reads the responses: otherwise the responses
-        that wait to be written would fill the memory.
-        """
+            return
+        # Wait until the server reads its input, behind earlier messages. Reading from a server pauses while it sends
+        # requests but never reads the responses: otherwise the responses that wait to be written would fill the memory.
         self._writers += 1
         self._set_pause_reason("responses are not read", self._writers > MAX_QUEUED_MESSAGES)
         try:
@@ -376,9 +353,15 @@ class ServerProcess(asyncio.SubprocessProtocol):
             self._writers -= 1
             self._set_pause_reason("responses are not read", self._writers > MAX_QUEUED_MESSAGES)
 
+    def _send(self, text: str) -> None:
+        if self._stdin is None or self._stdin.is_closing():
+            raise BrokenPipeError("the server has closed its input")
+        self._stdin.write(text.encode() + b"\n")
+
     def _set_pause_reason(self, reason: str, applies: bool) -> None:
         was_paused = bool(self._pause_reasons)
         self._pause_reasons.add(reason) if applies else self._pause_reasons.discard(reason)
+        assert self.transport is not None, "messages are exchanged only with a program that was started"
         stdout = cast("asyncio.ReadTransport | None", self.transport.get_pipe_transport(1))
         is_changed = bool(self._pause_reasons) != was_paused
         if is_changed and stdout is not None and not stdout.is_closing():
@@ -398,8 +381,8 @@ async def open_stdio_streams(config: McpServerConfig, state: ConnectionState) ->
         await finish_despite_cancellation(_start_server(config, process))
         yield process.reader, process.writer
     finally:
-        if process.has_started:  # it may have started although the wait for it was cancelled
-            await finish_despite_cancellation(_end_server(process))
+        if process.transport is not None:  # it may have started although the wait for it was cancelled
+            await finish_despite_cancellation(_end_server(process, process.transport))
 
 
 async def _start_server(config: McpServerConfig, process: ServerProcess) -> None:
@@ -419,12 +402,18 @@ async def _start_server(config: McpServerConfig, process: ServerProcess) -> None
             env=environment,
             start_new_session=True,
         )
-    except (OSError, ValueError) as error:
-        raise _make_start_error(config.command, directory, error) from error
+    except FileNotFoundError as error:
+        if directory is not None and error.filename == directory:
+            raise ExecutionFailed(f"the directory {directory!r} to start it in does not exist") from error
+        message = f"the program {config.command!r} was not found: install it, or write its full path"
+        raise ExecutionFailed(message) from error
+    except (PermissionError, ValueError) as error:
+        raise ExecutionFailed(f"the program {config.command!r} cannot be run: {error}") from error
+    except OSError as error:
+        raise TransportFault(f"the program {config.command!r} could not be started: {error}") from error
 
 
-async def _end_server(process: ServerProcess) -> None:
-    transport = process.transport
+async def _end_server(process: ServerProcess, transport: asyncio.SubprocessTransport) -> None:
     stdin = transport.get_pipe_transport(0)
     try:
         # Some processes in other sessions can be found only while their parent runs.
@@ -436,20 +425,10 @@ async def _end_server(process: ServerProcess) -> None:
         await end_process_tree(transport.get_pid(), process.mark, earlier_tree=earlier_tree)
         await wait_at_most(process.exited, KILL_TIMEOUT)
     finally:  # also when the event loop is being closed
-        if stdin is not None and process.takes_input:
+        if stdin is not None and process.reads_stdin:
             cast(asyncio.WriteTransport, stdin).abort()  # close() alone would wait until buffered data has been read
         transport.close()
     await wait_at_most(process.closed, KILL_TIMEOUT)
-
-
-def _make_start_error(command: str, directory: str | None, error: OSError | ValueError) -> ExecutionFailed:
-    if isinstance(error, FileNotFoundError) and directory is not None and error.filename == directory:
-        return ExecutionFailed(f"the directory {directory!r} to start it in does not exist")
-    if isinstance(error, FileNotFoundError):
-        return ExecutionFailed(f"the program {command!r} was not found: install it, or write its full path")
-    if isinstance(error, (PermissionError, ValueError)):
-        return ExecutionFailed(f"the program {command!r} cannot be run: {error}")
-    return TransportFault(f"the program {command!r} could not be started: {error}")
 
 
 # Calls, without the SDK's dispatcher. For each request the dispatcher makes memory streams, a cancel scope, a tracing
@@ -485,8 +464,6 @@ class LineCalls:
 
     def serve(self, session: ClientSession) -> None:
         """Send the calls of a session from now on."""
-        from opentelemetry.context import get_current
-
         dispatcher: Any = getattr(session, "_dispatcher", None)
         if not hasattr(dispatcher, "send_raw_request"):
             logger.info("this version of the MCP SDK sends the calls itself, which takes longer")
@@ -504,9 +481,6 @@ class LineCalls:
 
     async def _send(self, params: dict[str, Any], on_progress: Callable[..., Awaitable[None]] | None) -> dict[str, Any]:
         """Send a call and return its result. Raises MCPError as the server answers, or when the connection ended."""
-        from mcp.shared.exceptions import MCPError
-        from pydantic_core import to_json
-
         request_id = next(self._ids)
         if on_progress is not None:
             params["_meta"] = {**params.get("_meta", {}), "progressToken": request_id}
@@ -521,7 +495,10 @@ class LineCalls:
         except ConnectionError:
             raise MCPError(code=CONNECTION_CLOSED, message="Connection closed") from None
         except asyncio.CancelledError:
-            await self._cancel(request_id)
+            details = {"requestId": request_id, "reason": "caller cancelled"}
+            message = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": details}
+            with suppress(ConnectionError):
+                await self._write(to_json(message).decode(), True)
             raise
         finally:
             del self._calls[request_id]
@@ -529,22 +506,12 @@ class LineCalls:
             return answer
         raise MCPError(code=answer.code, message=answer.message, data=answer.data)
 
-    async def _cancel(self, request_id: int) -> None:
-        from pydantic_core import to_json
-
-        params = {"requestId": request_id, "reason": "caller cancelled"}
-        message = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
-        with suppress(ConnectionError):
-            await self._write(to_json(message).decode(), True)
-
     def find_delivery(self, message: Any) -> Callable[[], None] | None:
         """Return what to do with a message that answers a call or reports its progress; None for other messages."""
         if not self._calls or not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
             return None
         if "method" not in message:
-            call = self._find(message.get("id"))
-            answer = None if call is None else _read_answer(message)
-            return None if call is None or answer is None else partial(call.set_answer, answer)
+            return self._find_answer(message)
         params = message.get("params")
         if message["method"] != "notifications/progress" or not isinstance(params, dict):
             return None
@@ -554,11 +521,21 @@ class LineCalls:
         return partial(self._report, call, params)
 
     def end(self) -> None:
-        """End the stream: no more messages will come."""
         self._has_ended = True
         for call in self._calls.values():
             if not call.answer.done():
                 call.answer.set_exception(ConnectionError())
+
+    def _find_answer(self, message: dict[str, Any]) -> Callable[[], None] | None:
+        call, result = self._find(message.get("id")), message.get("result")
+        if call is None:
+            return None
+        if isinstance(result, dict):
+            return partial(call.set_answer, result)
+        try:
+            return partial(call.set_answer, ErrorData.model_validate(message.get("error"), by_name=False))
+        except ValueError:  # it has neither a result nor an error
+            return None
 
     def _find(self, request_id: Any) -> SentCall | None:
         if isinstance(request_id, str) and request_id.isdecimal():  # some servers answer with a text
@@ -581,19 +558,6 @@ class LineCalls:
         self._reports.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a progress report could not be passed on", exc_info=error)
-
-
-def _read_answer(message: dict[str, Any]) -> dict[str, Any] | ErrorData | None:
-    """Return the result or the error of an answer; None if it has neither."""
-    from mcp.types import ErrorData
-
-    result = message.get("result")
-    if isinstance(result, dict):
-        return result
-    try:
-        return ErrorData.model_validate(message.get("error"), by_name=False)
-    except ValueError:
-        return None
 
 
 def _is_number(value: Any) -> bool:

@@ -8,11 +8,17 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
-from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
-from ferrule.errors import MissingExtra
+import httpx2
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, SecurityError
+from websockets.typing import Subprotocol
+
 from ferrule.kinds.mcp.config import McpServerConfig, TransportKind
 from ferrule.kinds.mcp.listing import extract_entries
 from ferrule.kinds.mcp.relay import add_client_details_to_request, current_request
@@ -33,11 +39,6 @@ from ferrule.kinds.mcp.stdio import (
     open_stdio_streams,
 )
 from ferrule.texts.shorten import shorten, single_line
-
-if TYPE_CHECKING:
-    import httpx2
-    from mcp.shared.message import SessionMessage
-    from websockets.asyncio.client import ClientConnection
 
 CONNECT_TIMEOUT: Final = 30.0
 READ_TIMEOUT: Final = 300.0
@@ -82,9 +83,6 @@ def open_streams(
 
 @asynccontextmanager
 async def _open_http_streams(config: McpServerConfig, state: ConnectionState) -> AsyncIterator[Streams]:
-    import httpx2
-    from mcp.client.streamable_http import streamable_http_client
-
     timeout = httpx2.Timeout(CONNECT_TIMEOUT, read=max(READ_TIMEOUT, config.timeout or 0))
     async with (
         _make_http_client(dict(config.headers), timeout, state.auth, state=state) as client,
@@ -98,8 +96,6 @@ async def _open_http_streams(config: McpServerConfig, state: ConnectionState) ->
 
 @asynccontextmanager
 async def _open_sse_streams(config: McpServerConfig, state: ConnectionState) -> AsyncIterator[Streams]:
-    from mcp.client.sse import sse_client
-
     def factory(
         headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
     ) -> httpx2.AsyncClient:
@@ -165,27 +161,20 @@ class ClientDetailsStream(CloseableStream):
 def _make_http_client(
     headers: dict[str, str] | None, timeout: httpx2.Timeout | None, auth: httpx2.Auth | None, *, state: ConnectionState
 ) -> httpx2.AsyncClient:
-    client: httpx2.AsyncClient = _define_http_classes()[0](
+    peer_transport = None
+    if state.config.peer_socket is not None:  # another server of the store: each call is a connection, without a proxy
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=KEEPALIVE_SECONDS)
+        peer_transport = httpx2.AsyncHTTPTransport(uds=state.config.peer_socket or None, limits=limits, trust_env=False)
+    return _CallFailureClient(
         headers={**(headers or {}), "Accept-Encoding": "identity"},
         timeout=timeout,
         auth=auth,
-        transport=_make_peer_transport(state.config),
+        transport=peer_transport,
         event_hooks={
             "request": [_ListenThrottle().wait, *_pass_headers(state.config)],
             "response": [_ResponseChecker(state).check],
         },
     )
-    return client
-
-
-def _make_peer_transport(config: McpServerConfig) -> httpx2.AsyncHTTPTransport | None:
-    """Make what connects to another server of the store: each of its calls is a connection, and no proxy is used."""
-    import httpx2
-
-    if config.peer_socket is None:
-        return None
-    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=KEEPALIVE_SECONDS)
-    return httpx2.AsyncHTTPTransport(uds=config.peer_socket or None, limits=limits, trust_env=False)
 
 
 def _pass_headers(config: McpServerConfig) -> list[Callable[[httpx2.Request], Awaitable[None]]]:
@@ -227,14 +216,13 @@ class _ResponseChecker:
         self._state = state
 
     async def check(self, response: httpx2.Response) -> None:
-        import httpx2
-
         status = response.status_code
         self._state.error_status = status if status >= 400 else None
         if response.headers.get("content-encoding", "identity") != "identity":
             raise httpx2.DecodingError("the server compressed its response although it was asked not to")
         is_event_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
-        stream_class = _define_event_stream() if is_event_stream else _define_http_classes()[1]
+        stream_class = _EventStream if is_event_stream else _SizeLimitedStream
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
         response.stream = stream_class(response.stream, self._state.config.max_message_size)
         call = current_call.get()
         if call is not None and status >= 400 and _is_tool_call(response.request):
@@ -242,85 +230,71 @@ class _ResponseChecker:
             if is_event_stream:  # it may have no end
                 return
             body = await response.aread()
-            call.error_text = _text_of_foreign_answer(body)
+            try:
+                read_message(read_json(body))
+            except ValueError:  # not a message of the protocol: its beginning on one line
+                text = body[: 4 * MAX_ANSWER_TEXT].decode("utf-8", "replace")
+                call.error_text = shorten(single_line(text), MAX_ANSWER_TEXT)
             if "mcp-session-id" in response.request.headers:
                 call.is_session_expired = status == 404
                 call.is_session_doubtful = status == 400 and b"session" in body.lower()
 
 
-def _text_of_foreign_answer(body: bytes) -> str | None:
-    """Return the beginning of an answer on one line; None for a message of the protocol."""
-    try:
-        read_message(read_json(body))
-    except ValueError:
-        return shorten(single_line(body[: 4 * MAX_ANSWER_TEXT].decode("utf-8", "replace")), MAX_ANSWER_TEXT)
-    return None
+_BROKEN_CONNECTION: Final = (
+    *(httpx2.ReadError, httpx2.WriteError, httpx2.ReadTimeout, httpx2.WriteTimeout),
+    httpx2.RemoteProtocolError,
+)
 
 
-@cache
-def _define_http_classes() -> tuple[Any, Any]:
-    import httpx2
+class _CallFailureClient(httpx2.AsyncClient):
+    """Turns a broken connection of one call into a JSON-RPC error for that call."""
 
-    class CallFailureClient(httpx2.AsyncClient):
-        """Turns a broken connection of one call into an error response for that call."""
-
-        async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-            try:
-                return await super().send(request, **options)
-            except (httpx2.ReadError, httpx2.WriteError, httpx2.ReadTimeout, httpx2.WriteTimeout) as error:
-                return _make_error_response(request, error)
-            except httpx2.RemoteProtocolError as error:
-                return _make_error_response(request, error)
-
-    class SizeLimitedStream(httpx2.AsyncByteStream):
-        """The body of a response that is read as a whole."""
-
-        def __init__(self, stream: httpx2.AsyncByteStream, max_size: int) -> None:
-            self._stream, self._max_size = stream, max_size
-
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            body = bytearray()
-            try:
-                async for chunk in self._stream:
-                    body += chunk
-                    if len(body) > self._max_size:
-                        raise httpx2.StreamError(f"a response of more than {self._max_size:,} bytes")
-            except httpx2.TransportError as error:
-                raise httpx2.StreamError(f"{CONNECTION_LOST}{describe_cause(error)}") from error
-            yield replace_lone_surrogates(bytes(body))
-
-        async def aclose(self) -> None:
-            await self._stream.aclose()
-
-    return CallFailureClient, SizeLimitedStream
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        try:
+            return await super().send(request, **options)
+        except _BROKEN_CONNECTION as error:
+            if not _is_tool_call(request):
+                raise
+            failure = {"code": CONNECTION_CLOSED, "message": f"{CONNECTION_LOST}{describe_cause(error)}"}
+            message = {"jsonrpc": "2.0", "id": json.loads(request.content).get("id"), "error": failure}
+            return httpx2.Response(200, json=message, request=request)
 
 
-@cache
-def _define_event_stream() -> Any:
-    import httpx2
+class _SizeLimitedStream(httpx2.AsyncByteStream):
+    """The body of a response that is read as a whole."""
 
-    class EventStream(httpx2.AsyncByteStream):
-        """A body of events, line by line; the SDK limits their size."""
+    def __init__(self, stream: httpx2.AsyncByteStream, max_size: int) -> None:
+        self._stream, self._max_size = stream, max_size
 
-        def __init__(self, stream: httpx2.AsyncByteStream, max_size: int) -> None:
-            self._stream, self._max_size = stream, max_size
-
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            line = bytearray()
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        body = bytearray()
+        try:
             async for chunk in self._stream:
-                end = chunk.rfind(b"\n") + 1
-                is_too_long = len(line) + len(chunk) > self._max_size  # which the SDK reports
-                if end or is_too_long:
-                    yield replace_lone_surrogates(bytes(line) + chunk[: None if is_too_long else end])
-                    line.clear()
-                line += b"" if is_too_long else chunk[end:]
-            if line:
-                yield replace_lone_surrogates(bytes(line))
+                body += chunk
+                if len(body) > self._max_size:
+                    raise httpx2.StreamError(f"a response of more than {self._max_size:,} bytes")
+        except httpx2.TransportError as error:
+            raise httpx2.StreamError(f"{CONNECTION_LOST}{describe_cause(error)}") from error
+        yield replace_lone_surrogates(bytes(body))
 
-        async def aclose(self) -> None:
-            await self._stream.aclose()
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
-    return EventStream
+
+class _EventStream(_SizeLimitedStream):
+    """A body of events, line by line; the SDK limits their size."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        line = bytearray()
+        async for chunk in self._stream:
+            end = chunk.rfind(b"\n") + 1
+            is_too_long = len(line) + len(chunk) > self._max_size  # which the SDK reports
+            if end or is_too_long:
+                yield replace_lone_surrogates(bytes(line) + chunk[: None if is_too_long else end])
+                line.clear()
+            line += b"" if is_too_long else chunk[end:]
+        if line:
+            yield replace_lone_surrogates(bytes(line))
 
 
 def _is_tool_call(request: httpx2.Request) -> bool:
@@ -329,28 +303,12 @@ def _is_tool_call(request: httpx2.Request) -> bool:
     return isinstance(message, dict) and message.get("method") == "tools/call"
 
 
-def _make_error_response(request: httpx2.Request, error: httpx2.TransportError) -> httpx2.Response:
-    """Make a JSON-RPC error for a tool call. Raises the error of any other request."""
-    import httpx2
-
-    if not _is_tool_call(request):
-        raise error
-    message = json.loads(request.content)
-    failure = {"code": CONNECTION_CLOSED, "message": f"{CONNECTION_LOST}{describe_cause(error)}"}
-    return httpx2.Response(200, json={"jsonrpc": "2.0", "id": message.get("id"), "error": failure}, request=request)
-
-
 # WebSocket: each JSON-RPC message is one text frame, the subprotocol is `mcp`.
 
 
 @asynccontextmanager
 async def _open_websocket_streams(config: McpServerConfig, state: ConnectionState) -> AsyncIterator[Streams]:
-    try:
-        from websockets.exceptions import ConnectionClosed
-        from websockets.typing import Subprotocol
-    except ImportError:
-        raise MissingExtra("websockets", "mcp") from None
-    async with _define_websocket_connect()(
+    async with _ConnectWithinOrigin(
         config.url or "",
         subprotocols=[Subprotocol("mcp")],
         additional_headers=dict(config.headers),
@@ -367,7 +325,24 @@ async def _open_websocket_streams(config: McpServerConfig, state: ConnectionStat
         can_read = asyncio.Event()
         can_read.set()
         reader = MessageReader(config.max_actions, lambda is_full: can_read.clear() if is_full else can_read.set())
-        receiving = asyncio.create_task(_receive_frames(connection, reader, can_read, state))
+
+        async def receive() -> None:
+            try:
+                async for frame in connection:
+                    try:
+                        reader.add(SessionMessage(read_message(read_json(frame))))
+                    except ValueError:
+                        state.log.message("warning", f"a frame that is not a protocol message: {frame[:200]!r}")
+                        continue
+                    await can_read.wait()
+            except ConnectionClosed as error:
+                state.end_reason = f"the connection was closed: {error}"
+                state.log.message("warning", state.end_reason)
+            finally:
+                reader.end()
+                state.ended.set()
+
+        receiving = asyncio.create_task(receive())
         try:
             yield reader, MessageWriter(write)
         finally:
@@ -375,44 +350,12 @@ async def _open_websocket_streams(config: McpServerConfig, state: ConnectionStat
             await asyncio.wait({receiving})
 
 
-@cache
-def _define_websocket_connect() -> Any:
-    from websockets.asyncio.client import connect
-    from websockets.exceptions import SecurityError
+class _ConnectWithinOrigin(connect):
+    """Follows redirects within the server's origin only: headers with secrets must not reach another server."""
 
-    class ConnectWithinOrigin(connect):
-        """Follows redirects within the server's origin only: headers with secrets must not reach another server."""
-
-        def process_redirect(self, exc: Exception) -> Exception | str:
-            target = super().process_redirect(exc)
-            if isinstance(target, str) and urlsplit(target)[:2] != urlsplit(self.uri)[:2]:
-                address = urlsplit(target)._replace(query="", fragment="").geturl()
-                return SecurityError(
-                    f"it redirects to {address}, which is not followed; use that address if it is right"
-                )
-            return target
-
-    return ConnectWithinOrigin
-
-
-async def _receive_frames(
-    connection: ClientConnection, reader: MessageReader, can_read: asyncio.Event, state: ConnectionState
-) -> None:
-    from mcp.shared.message import SessionMessage
-    from websockets.exceptions import ConnectionClosed
-
-    try:
-        async for frame in connection:
-            try:
-                message = read_message(read_json(frame))
-            except ValueError:
-                state.log.message("warning", f"a frame that is not a protocol message: {frame[:200]!r}")
-                continue
-            reader.add(SessionMessage(message))
-            await can_read.wait()
-    except ConnectionClosed as error:
-        state.end_reason = f"the connection was closed: {error}"
-        state.log.message("warning", state.end_reason)
-    finally:
-        reader.end()
-        state.ended.set()
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        target = super().process_redirect(exc)
+        if isinstance(target, str) and urlsplit(target)[:2] != urlsplit(self.uri)[:2]:
+            address = urlsplit(target)._replace(query="", fragment="").geturl()
+            return SecurityError(f"it redirects to {address}, which is not followed; use that address if it is right")
+        return target

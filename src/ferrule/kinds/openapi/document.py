@@ -14,9 +14,9 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from ferrule.errors import CallError, LoadError
-from ferrule.http.client import GuardedClient, format_url
+from ferrule.http.client import GuardedClient, HttpResponse, format_url
 from ferrule.http.guard import AddressGuard
-from ferrule.kinds.source import digest
+from ferrule.kinds.source import digest, read_limited_file
 from ferrule.kinds.yaml.reader import read_documents
 
 MAX_SIZE: Final = 20_000_000
@@ -81,7 +81,7 @@ def read_document(source: str | Path, guard: AddressGuard) -> OpenApiDocument:
         return parse_document(fetch_content(source, guard), format_url(source), source)
     if isinstance(source, str) and ("\n" in source or source.lstrip().startswith("{")):
         return parse_document(source.encode("utf-8", "replace"), "<text>")
-    return parse_document(_read_file(Path(source)), str(source))
+    return parse_document(read_limited_file(Path(source), MAX_SIZE), str(source))
 
 
 def select_mappings(value: Any) -> list[dict[str, Any]]:
@@ -99,46 +99,9 @@ def is_url(source: str) -> bool:
 
 
 def parse_document(content: bytes, origin: str, url: str = "") -> OpenApiDocument:
-    """Parse a document; LoadError when it is not an OpenAPI document."""
+    """Parse a document. Raises LoadError when it is not an OpenAPI document."""
     if len(content) > MAX_SIZE:
         raise _make_load_error(origin, f"the document is larger than {MAX_SIZE:,} bytes")
-    document = OpenApiDocument(value=_parse_content(content, origin), origin=origin, url=url, digest=digest(content))
-    if not document.version.startswith(("2.", "3.")):
-        raise document.error(
-            "this is not an OpenAPI document of version 2 or 3", "begin it with openapi: 3.… or swagger: '2.0'"
-        )
-    return document
-
-
-def _read_file(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_SIZE + 1)
-    except OSError as error:
-        raise LoadError(f"the file cannot be read: {error.strerror or error}", path=path) from None
-
-
-def fetch_content(url: str, guard: AddressGuard, timeout: float = FETCH_TIMEOUT) -> bytes:
-    """Fetch the content of a URL. Raises LoadError when it cannot be fetched."""
-    # In another thread, so that it works whether or not the caller's thread runs an event loop.
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(lambda: asyncio.run(_fetch_async(url, guard, timeout))).result()
-
-
-async def _fetch_async(url: str, guard: AddressGuard, timeout: float) -> bytes:
-    client, what = GuardedClient(guard, max_response=MAX_SIZE), f"GET {format_url(url)}"
-    try:
-        response = await client.send("GET", url, what=what, headers={}, timeout=timeout)
-    except CallError as error:
-        raise _make_load_error(format_url(url), f"the document cannot be fetched: {error}") from error
-    finally:
-        await client.aclose()
-    if response.status_code != 200:
-        raise _make_load_error(format_url(url), f"the server answered with status {response.status_code}")
-    return response.content
-
-
-def _parse_content(content: bytes, origin: str) -> dict[str, Any]:
     if content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         try:
             value = json.loads(content.decode("utf-8-sig"))
@@ -151,7 +114,33 @@ def _parse_content(content: bytes, origin: str) -> dict[str, Any]:
             raise _make_load_error(origin, error.message, line=error.line, hint=error.hint) from None
     if not isinstance(value, dict):
         raise _make_load_error(origin, "this is not an OpenAPI document: it is not a mapping")
-    return value
+    document = OpenApiDocument(value=value, origin=origin, url=url, digest=digest(content))
+    if not document.version.startswith(("2.", "3.")):
+        raise document.error(
+            "this is not an OpenAPI document of version 2 or 3", "begin it with openapi: 3.… or swagger: '2.0'"
+        )
+    return document
+
+
+def fetch_content(url: str, guard: AddressGuard, timeout: float = FETCH_TIMEOUT) -> bytes:
+    """Fetch the content of a URL. Raises LoadError when it cannot be fetched."""
+
+    async def fetch() -> HttpResponse:
+        client = GuardedClient(guard, max_response=MAX_SIZE)
+        try:
+            return await client.send("GET", url, what=f"GET {format_url(url)}", headers={}, timeout=timeout)
+        finally:
+            await client.aclose()
+
+    # In another thread, so that it works whether or not the caller's thread runs an event loop.
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            response = thread.submit(lambda: asyncio.run(fetch())).result()
+        except CallError as error:
+            raise _make_load_error(format_url(url), f"the document cannot be fetched: {error}") from error
+    if response.status_code != 200:
+        raise _make_load_error(format_url(url), f"the server answered with status {response.status_code}")
+    return response.content
 
 
 def _make_load_error(origin: str, message: str, *, line: int | None = None, hint: str | None = None) -> LoadError:

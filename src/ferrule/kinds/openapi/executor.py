@@ -64,14 +64,13 @@ def build_request(operation: Operation, params: Mapping[str, Any], environ: Mapp
     in_path = {each.name: encode_path_argument(each, value) for each, value in values if each.location == "path"}
     path, _, query_of_path = _fill_path(operation.path, in_path).partition("?")
     query = [query_of_path] if query_of_path else []
-    query += [
-        entry for each, value in values if each.location == "query" for entry in encode_query_argument(each, value)
-    ]
+    cookies: list[str] = []
+    for each, value in values:
+        if each.location in ("query", "cookie"):
+            entries = query if each.location == "query" else cookies
+            entries += encode_query_argument(each, value)
     headers = {"Accept": "application/json, */*;q=0.8"}
     headers |= {each.name: encode_header_argument(each, value) for each, value in values if each.location == "header"}
-    cookies = [
-        entry for each, value in values if each.location == "cookie" for entry in encode_query_argument(each, value)
-    ]
     content = None
     if operation.body is not None and (body := params.get(operation.body.argument)) is not None:
         content, headers["Content-Type"] = encode_body(operation.body, body)
@@ -162,7 +161,6 @@ _SEPARATORS = {"form": ",", "simple": ",", "space": "%20", "tab": "%09", "pipe":
 
 
 def encode_path_argument(argument: Argument, value: Any) -> str:
-    """Encode an argument as part of a path."""
     if argument.style == "json":
         return _percent_encode(encode_json(value).decode())
     if argument.style == "matrix":
@@ -206,11 +204,8 @@ def _encode_items(value: Any, explode: bool, encode: Callable[[Any], str] = _enc
 
 def _encode_deep_object(name: str, value: Any) -> list[str]:
     if isinstance(value, dict):
-        return [
-            entry
-            for key, item in value.items()
-            for entry in _encode_deep_object(f"{name}[{_percent_encode(str(key))}]", item)
-        ]
+        named = [(f"{name}[{_percent_encode(str(key))}]", item) for key, item in value.items()]
+        return [entry for inner_name, item in named for entry in _encode_deep_object(inner_name, item)]
     return [f"{name}={_encode_value(item)}" for item in (value if isinstance(value, list) else [value])]
 
 
@@ -239,10 +234,8 @@ def _list_form_fields(value: dict[str, Any]) -> list[tuple[str, str]]:
 def _encode_multipart(value: dict[str, Any], files: frozenset[str]) -> tuple[bytes, str]:
     import httpx
 
-    parts: list[Any] = [
-        (name, (name if name in files else None, text.encode("utf-8", "replace")))
-        for name, text in _list_form_fields(value)
-    ]
+    texts = [(name, text.encode("utf-8", "replace")) for name, text in _list_form_fields(value)]
+    parts: list[Any] = [(name, (name if name in files else None, text)) for name, text in texts]
     if not parts:
         raise Retry("the body is a form without any field. Give at least one.")
     request = httpx.Request("POST", "http://body", files=parts)

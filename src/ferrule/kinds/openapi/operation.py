@@ -11,7 +11,7 @@ Operations contain no secrets: credentials name the environment variables that h
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
@@ -142,7 +142,6 @@ class OperationInputReader:
     def read(
         self, path: str, item: dict[str, Any], operation: dict[str, Any], security: Iterable[Sequence[Credential]]
     ) -> OperationInput:
-        """Read the input of one operation of a path."""
         result = OperationInput()
         parameters = self._parameters(path, item, operation)
         credentials = {(each.location, each.name.lower()) for alternative in security for each in alternative}
@@ -211,15 +210,18 @@ class OperationInputReader:
             return
         media_type = _choose_media_type(content)
         media = content[media_type]
+        media_type = JSON if media_type.endswith("*") else media_type.partition(";")[0].strip().lower()
         schema = media.get("schema", {}) if isinstance(media, dict) else {}
-        self._set_body(
-            result,
-            schema,
-            JSON if media_type.endswith("*") else media_type.partition(";")[0].strip().lower(),
-            description=body.get("description"),
-            is_required=body.get("required") is True,
-            files=self._file_fields(schema),
-        )
+        properties = self._document.resolve(schema).get("properties")
+        files = set()
+        for name, value in (properties if isinstance(properties, dict) else {}).items():
+            field_schema = self._document.resolve(value)
+            if field_schema.get("type") == "array":
+                field_schema = self._document.resolve(field_schema.get("items"))
+            if field_schema.get("format") == "binary" or "contentMediaType" in field_schema:
+                files.add(name)
+        is_required = body.get("required") is True
+        self._set_body(result, schema, media_type, body.get("description"), is_required=is_required, files=files)
 
     def _add_body_of_version_2(
         self, result: OperationInput, parameters: Iterable[dict[str, Any]], operation: dict[str, Any]
@@ -229,33 +231,25 @@ class OperationInputReader:
         body = next((p for p in parameters if p["in"] == "body"), None)
         if body is not None:
             media_type = _choose_media_type(media_types or [JSON])
-            self._set_body(
-                result,
-                body.get("schema", {}),
-                JSON if media_type in (FORM, MULTIPART) else media_type,
-                description=body.get("description"),
-                is_required=body.get("required") is True,
-            )
+            media_type = JSON if media_type in (FORM, MULTIPART) else media_type
+            schema, is_required = body.get("schema", {}), body.get("required") is True
+            self._set_body(result, schema, media_type, body.get("description"), is_required=is_required)
         elif fields:
             required = [name for name, parameter in fields.items() if parameter.get("required") is True]
-            files = frozenset(name for name, parameter in fields.items() if parameter.get("type") == "file")
-            self._set_body(
-                result,
-                {"type": "object", "properties": fields, "required": required},
-                MULTIPART if files or MULTIPART in media_types else FORM,
-                is_required=bool(required),
-                files=files,
-            )
+            files = {name for name, parameter in fields.items() if parameter.get("type") == "file"}
+            media_type = MULTIPART if files or MULTIPART in media_types else FORM
+            schema = {"type": "object", "properties": fields, "required": required}
+            self._set_body(result, schema, media_type, is_required=bool(required), files=files)
 
     def _set_body(
         self,
         result: OperationInput,
         schema: Any,
         media_type: str,
+        description: Any = None,
         *,
         is_required: bool,
-        description: Any = None,
-        files: frozenset[str] = frozenset(),
+        files: Collection[str] = (),
     ) -> None:
         is_structured = media_type in (FORM, MULTIPART) or media_type.endswith("json")
         converted = self._schemas.convert(schema) if is_structured else {"type": "string"}
@@ -266,20 +260,8 @@ class OperationInputReader:
             texts.append(f"Only text can be sent as a file: {', '.join(sorted(files))}.")
         schema = {"description": " ".join(texts), **_remove_description(converted)}
         argument = result.add("body", schema, is_required=is_required, fallback="request_*")
-        files = files if media_type == MULTIPART else frozenset()
-        result.body = Body(argument=argument, media_type=media_type, files=files)
-
-    def _file_fields(self, schema: Any) -> frozenset[str]:
-        """Return the fields of a form that are files."""
-        properties = self._document.resolve(schema).get("properties")
-        names = set()
-        for name, value in (properties if isinstance(properties, dict) else {}).items():
-            field_schema = self._document.resolve(value)
-            if field_schema.get("type") == "array":
-                field_schema = self._document.resolve(field_schema.get("items"))
-            if field_schema.get("format") == "binary" or "contentMediaType" in field_schema:
-                names.add(name)
-        return frozenset(names)
+        sent_files = frozenset(files if media_type == MULTIPART else ())
+        result.body = Body(argument=argument, media_type=media_type, files=sent_files)
 
 
 def _read_style(parameter: dict[str, Any], location: str, is_version_2: bool) -> tuple[Style, bool]:

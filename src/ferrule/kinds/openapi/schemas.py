@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from functools import lru_cache
 from math import isfinite
 from typing import Any, Final
@@ -66,13 +65,13 @@ class OpenApiSchemaConverter:
             raise self._document.error("the document has too many schemas", hint)
         if not isinstance(schema, dict) or depth > MAX_DEPTH:
             return {}
-        result = (
-            self._convert_reference(schema)
-            if isinstance(schema.get("$ref"), str)
-            else self._convert_keywords(schema, depth)
-        )
-        description = _build_description(schema)
-        if description:
+        is_reference = isinstance(schema.get("$ref"), str)
+        result = self._convert_reference(schema) if is_reference else self._convert_keywords(schema, depth)
+        texts = [shorten_description(schema.get("description"))]
+        default = json.dumps(schema.get("default"), ensure_ascii=False, default=str)
+        if "default" in schema and len(default) <= 80:
+            texts.append(f"Default: {default}.")
+        if description := " ".join(text for text in texts if text):
             result = {"description": description, **result}
         return _make_nullable(result) if schema.get("nullable") is True or schema.get("x-nullable") is True else result
 
@@ -100,7 +99,9 @@ class OpenApiSchemaConverter:
 
     def _convert_keywords(self, schema: JsonSchema, depth: int) -> JsonSchema:
         result: JsonSchema = {}
-        if types := _convert_types(schema.get("type")):
+        kinds = schema["type"] if isinstance(schema.get("type"), list) else [schema.get("type")]
+        types = list(dict.fromkeys(_JSON_TYPES_BY_NAME.get(name) for name in kinds if isinstance(name, str)))
+        if types and None not in types:
             result["type"] = types[0] if len(types) == 1 else types
         result |= _copy_plain_keywords(schema)
         for keyword in _SCHEMA_KEYWORDS:
@@ -113,19 +114,17 @@ class OpenApiSchemaConverter:
             inner = schema.get(keyword)
             if isinstance(inner, list) and inner:
                 result[keyword] = [self.convert(each, depth + 1) for each in inner]
-        if isinstance(schema.get("properties"), dict):
-            result |= self._convert_properties(schema, depth)
-        elif required := select_texts(schema.get("required")):
+        required = select_texts(schema.get("required"))
+        if isinstance(properties := schema.get("properties"), dict):
+            writable = {n: p for n, p in properties.items() if self._document.resolve(p).get("readOnly") is not True}
+            result["properties"] = {name: self.convert(each, depth + 1) for name, each in writable.items()}
+            required = [name for name in required if name in writable or name not in properties]
+        if required:
             result["required"] = required
-        return _remove_conflicting_type(result)
-
-    def _convert_properties(self, schema: JsonSchema, depth: int) -> JsonSchema:
-        properties = schema["properties"]
-        writable = {n: p for n, p in properties.items() if self._document.resolve(p).get("readOnly") is not True}
-        result: JsonSchema = {"properties": {name: self.convert(each, depth + 1) for name, each in writable.items()}}
-        read_only = properties.keys() - writable.keys()
-        if required := [name for name in select_texts(schema.get("required")) if name not in read_only]:
-            result["required"] = required
+        if "enum" in result and "type" in result:
+            only_type = {"type": result["type"]}
+            if not any(is_value_valid(value, only_type) for value in result["enum"]):
+                del result["type"]  # it excludes all the enumerated values (`type: integer` with "1", "2")
         return result
 
 
@@ -156,22 +155,6 @@ def shorten_description(text: Any, limit: int = MAX_DESCRIPTION) -> str:
     return plain if len(plain) <= limit else f"{plain[:limit].rstrip()}…"
 
 
-def _build_description(schema: JsonSchema) -> str:
-    parts = [shorten_description(schema.get("description"))]
-    if "default" in schema and len(default := json.dumps(schema["default"], ensure_ascii=False, default=str)) <= 80:
-        parts.append(f"Default: {default}.")
-    return " ".join(part for part in parts if part)
-
-
-def _convert_types(value: Any) -> list[str]:
-    types = [
-        _JSON_TYPES_BY_NAME.get(name)
-        for name in (value if isinstance(value, list) else [value])
-        if isinstance(name, str)
-    ]
-    return [] if None in types else list(dict.fromkeys(name for name in types if name))
-
-
 def _copy_plain_keywords(schema: JsonSchema) -> JsonSchema:
     """Copy the keywords whose values are not schemas, without invalid values."""
     result: JsonSchema = {}
@@ -188,9 +171,7 @@ def _copy_plain_keywords(schema: JsonSchema) -> JsonSchema:
         result["pattern"] = schema["pattern"]
     if isinstance(schema.get("format"), str):
         result["format"] = schema["format"]
-    for keyword in ("uniqueItems", "deprecated", "writeOnly"):
-        if schema.get(keyword) is True:
-            result[keyword] = True
+    result |= {keyword: True for keyword in ("uniqueItems", "deprecated", "writeOnly") if schema.get(keyword) is True}
     if schema.get("format") == "password":
         result["writeOnly"] = True  # never recorded
     if isinstance(schema.get("enum"), list) and schema["enum"]:
@@ -201,15 +182,6 @@ def _copy_plain_keywords(schema: JsonSchema) -> JsonSchema:
     if _is_finite_number(example) or (isinstance(example, str) and 0 < len(example) <= 80):
         result["examples"] = [example]
     return result
-
-
-def _remove_conflicting_type(schema: JsonSchema) -> JsonSchema:
-    """Remove the type if it excludes all the enumerated values (`type: integer` with "1", "2")."""
-    if "enum" in schema and "type" in schema:
-        only_type = {"type": schema["type"]}
-        if not any(is_value_valid(value, only_type) for value in schema["enum"]):
-            return {keyword: value for keyword, value in schema.items() if keyword != "type"}
-    return schema
 
 
 def _make_nullable(schema: JsonSchema) -> JsonSchema:
@@ -226,19 +198,18 @@ def _make_nullable(schema: JsonSchema) -> JsonSchema:
 
 
 def _find_references(value: Any) -> set[str]:
-    return set(_walk_references(value))
-
-
-def _walk_references(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        ref = value.get("$ref")
-        if isinstance(ref, str) and ref.startswith(_DEFINITIONS_PREFIX):
-            yield ref.removeprefix(_DEFINITIONS_PREFIX)
-        for inner in value.values():
-            yield from _walk_references(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _walk_references(inner)
+    references: set[str] = set()
+    pending = [value]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, dict):
+            ref = each.get("$ref")
+            if isinstance(ref, str) and ref.startswith(_DEFINITIONS_PREFIX):
+                references.add(ref.removeprefix(_DEFINITIONS_PREFIX))
+            pending += each.values()
+        elif isinstance(each, list):
+            pending += each
+    return references
 
 
 def _is_finite_number(value: Any) -> bool:

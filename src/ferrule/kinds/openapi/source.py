@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -67,14 +67,11 @@ class OpenApiDocuments:
         good = self._last_good.get(number)
         if good is not None and good.is_current:
             return good
+        entry = self._entries[number]
         failed, failed_at = self._failed.get(number, (None, 0.0))
-        if (
-            failed is not None
-            and is_url(self._entries[number].source)
-            and time.monotonic() - failed_at < RETRY_INTERVAL
-        ):
+        if failed is not None and is_url(entry.source) and time.monotonic() - failed_at < RETRY_INTERVAL:
             return failed
-        fresh = load_or_report(lambda _: self._read(self._entries[number]), Path(self._entries[number].source))
+        fresh = load_or_report(lambda _: self._read(entry), Path(entry.source))
         if fresh.errors:
             fresh = replace(fresh, tools=fresh.tools or (good.tools if good is not None else ()))
             self._failed[number] = (fresh, time.monotonic())
@@ -163,10 +160,10 @@ class DocumentUpdate:
 
 def describe_changes(before: Tool, after: Tool) -> list[str]:
     """Describe how servers, credentials and operations of an API have changed, one line each."""
-    old, new = _operations_of(before), _operations_of(after)
-    lines = [
-        f"new server {url}" for url in after.spec.metadata["servers"] if url not in before.spec.metadata["servers"]
-    ]
+    assert isinstance(before.target, OpenApiTarget) and isinstance(after.target, OpenApiTarget)
+    old, new = before.target.operations, after.target.operations
+    servers = before.spec.metadata["servers"]
+    lines = [f"new server {url}" for url in after.spec.metadata["servers"] if url not in servers]
     lines += [f"new operation {name} ({new[name].method} {new[name].path})" for name in new if name not in old]
     lines += [f"removed operation {name}" for name in old if name not in new]
     lines += [
@@ -184,11 +181,6 @@ _COMPARED_PARTS: Final[dict[str, Callable[[Operation], object]]] = {
     "server": lambda operation: operation.server,
     "credentials": lambda operation: operation.security,
 }
-
-
-def _operations_of(tool: Tool) -> Mapping[str, Operation]:
-    assert isinstance(tool.target, OpenApiTarget)
-    return tool.target.operations
 
 
 def _parse(content: bytes, url: str) -> OpenApiDocument:

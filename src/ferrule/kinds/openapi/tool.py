@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -51,7 +51,6 @@ class OpenApiEntry:
     """How old the copy of a document at a URL may be before it is compared with the URL; None: never."""
 
     def resolve_path(self, folder: Path) -> OpenApiEntry:
-        """Return the entry with its path relative to a folder."""
         return self if is_url(self.source) else replace(self, source=str(folder / Path(self.source).expanduser()))
 
 
@@ -90,7 +89,7 @@ def make_tool_of_document(document: OpenApiDocument, entry: OpenApiEntry) -> Too
     """Make the tool of a document that has been read, with the options of its entry."""
     title = str(document.mapping("info").get("title") or "")
     tool_id = entry.name or _convert_to_identifier(title).lower()[:40].strip("_-") or "api"
-    selected = _select_operations(document, list(_list_operations(document)), entry.operations, entry.exclude)
+    selected = _select_operations(document, entry.operations, entry.exclude)
     inputs = OperationInputReader(document, OpenApiSchemaConverter(document))
     schemes = read_security_schemes(document, tool_id, entry.credentials)
     servers = ServerSelector(document, entry.server, entry.variables)
@@ -164,29 +163,24 @@ class _DocumentOperation(NamedTuple):
     @property
     def names(self) -> set[str]:
         """Return the names by which a user may select the operation."""
-        return {
-            self.action,
-            f"{self.method.upper()} {self.path}",
-            str(self.operation.get("operationId") or self.action),
-        }
+        operation_id = str(self.operation.get("operationId") or self.action)
+        return {self.action, f"{self.method.upper()} {self.path}", operation_id}
 
 
-def _list_operations(document: OpenApiDocument) -> Iterator[_DocumentOperation]:
+def _select_operations(
+    document: OpenApiDocument, include: Collection[str] | None, exclude: Collection[str]
+) -> list[_DocumentOperation]:
     used_names: dict[str, int] = {}
+    operations = []
     for path, value in document.mapping("paths").items():
         item = document.resolve(value)
         for method, operation in item.items():
             if method in _EFFECTS and isinstance(operation, dict) and path.startswith("/"):
-                action = make_unique_name(_make_action_name(method, path, operation.get("operationId")), used_names)
-                yield _DocumentOperation(action, method, path, item, operation)
-
-
-def _select_operations(
-    document: OpenApiDocument,
-    operations: list[_DocumentOperation],
-    include: Collection[str] | None,
-    exclude: Collection[str],
-) -> list[_DocumentOperation]:
+                name = _convert_to_identifier(str(operation.get("operationId") or ""))
+                # /pets/{petId}/toys → get_pets_by_petId_toys
+                words = PLACEHOLDER.sub(lambda match: f"by_{match[1]}", _remove_fragment(path))
+                action = make_unique_name(name or _convert_to_identifier(f"{method}{words}"), used_names)
+                operations.append(_DocumentOperation(action, method, path, item, operation))
     if not operations:
         raise document.error("the document describes no operations")
     names = {name: each for each in operations for name in each.names}
@@ -218,13 +212,6 @@ def _make_capability(operation: _DocumentOperation, schema: dict[str, Any]) -> T
     )
 
 
-def _make_action_name(method: str, path: str, operation_id: Any) -> str:
-    if isinstance(operation_id, str) and (action := _convert_to_identifier(operation_id)):
-        return action
-    # /pets/{petId}/toys → get_pets_by_petId_toys
-    return _convert_to_identifier(f"{method}{PLACEHOLDER.sub(lambda match: f'by_{match[1]}', _remove_fragment(path))}")
-
-
 def _remove_fragment(path: str) -> str:
     """Remove the fragment by which documents distinguish operations of one path."""
     return path.partition("#")[0]
@@ -249,8 +236,7 @@ def read_security_schemes(
     credentials = {}
     for name, scheme in schemes.items():
         default = re.sub(r"[\W_]+", "_", f"FERRULE_{tool_id}_{name}", flags=re.ASCII).upper()
-        variable = variables.get(name) or default
-        credential = _read_credential(document.resolve(scheme), variable)
+        credential = _read_credential(document.resolve(scheme), variables.get(name) or default)
         if credential is not None:
             credentials[name] = credential
     return credentials

@@ -17,6 +17,7 @@ import mimetypes
 import os
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +28,7 @@ from ferrule.core.content import Audio, Image, Resource, unwrap_reported_result
 from ferrule.core.spec import Effects, Tool, ToolCapability, ToolSpec, ToolType
 from ferrule.errors import CallError, ExecutorNotFound, LoadError
 from ferrule.kinds.command import CommandExecutor, literal_command
-from ferrule.kinds.function.python_file import find_decorated, public_classes, read_python_file
+from ferrule.kinds.function.tools import find_decorated, public_classes, read_python_file
 from ferrule.kinds.loading import DirectorySource
 from ferrule.kinds.skill.folder import SkillFolder, build_script_command, split_skill_path
 from ferrule.kinds.source import (
@@ -81,15 +82,14 @@ class SkillExecutor:
 
 
 def _activate_skill(invocation: Invocation, folder: SkillFolder) -> dict[str, Any]:
-    activation: dict[str, Any] = {
+    allowed = invocation.tool.spec.metadata.get("allowed_tools")
+    return {
         "name": invocation.tool.id,
         "instructions": folder.instructions(),
         "folder": str(folder.path),
         "files": [{"path": file.path, "size": file.size} for file in folder.files()],
+        **({"allowed_tools": list(allowed)} if allowed else {}),
     }
-    if allowed := invocation.tool.spec.metadata.get("allowed_tools"):
-        activation["allowed_tools"] = list(allowed)
-    return activation
 
 
 def _read_file(skill: str, folder: SkillFolder, path: str) -> str | Image | Audio | Resource:
@@ -97,23 +97,14 @@ def _read_file(skill: str, folder: SkillFolder, path: str) -> str | Image | Audi
     suffix = PurePosixPath(path).suffix.lower()
     if suffix in _IMAGE_TYPES:
         return Image(data=content, mime_type=_IMAGE_TYPES[suffix])
-    text = _decode_text(content)
-    if text is not None:
-        return text
+    if b"\0" not in content:
+        with suppress(UnicodeDecodeError):
+            return content.decode("utf-8-sig")
     mime_type = mimetypes.guess_type(f"file{suffix}")[0] or "application/octet-stream"
     if mime_type.startswith("audio/"):
         return Audio(data=content, mime_type=mime_type)
     uri = f"skill://{quote(skill, safe='')}/{quote('/'.join(split_skill_path(path)))}"
     return Resource(uri=uri, data=content, mime_type=mime_type)
-
-
-def _decode_text(content: bytes) -> str | None:
-    if b"\0" in content:
-        return None
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return None
 
 
 logger = logging.getLogger("ferrule.kinds")
@@ -140,30 +131,23 @@ class SkillsDirectory:
 
     def load(self) -> LoadReport:
         """Load all skills. Python files are executed, which may take long: call this in a thread."""
-        reports = {folder.directory: folder.load() for folder in self._folders}
-        total = combine_into_report(
-            (directory, LoadedFile(tools=report.tools, errors=report.errors)) for directory, report in reports.items()
-        )
-        return replace(total, files=tuple(path for report in reports.values() for path in report.files))
+        reports = [folder.load() for folder in self._folders]
+        loaded = [LoadedFile(tools=report.tools, errors=report.errors) for report in reports]
+        total = combine_into_report((f.directory, each) for f, each in zip(self._folders, loaded, strict=True))
+        return replace(total, files=tuple(path for report in reports for path in report.files))
 
     def watched_folders(self) -> Sequence[WatchedFolder]:
         return [WatchedFolder(each.directory, watched_skill_files) for each in self._folders]
-
-
-def _read_skills(path: Path) -> LoadedFile:
-    return read_python_skills(path) if path.suffix.lower() in PYTHON_SUFFIXES else read_skill_file(path)
 
 
 # Finding files
 
 
 def find_skill_file(folder: Path) -> Path | None:
-    """Return the `SKILL.md` of a folder, if it has one."""
     return next((path for name in DOCUMENTS if os.path.lexists(path := folder / name)), None)
 
 
 def skill_files(directory: Path) -> list[Path]:
-    """List the files that define skills, ordered by path."""
     return [path for path in watched_skill_files(directory) if not path.name.startswith("_")]
 
 
@@ -216,21 +200,19 @@ def _subfolders_to_search(folder: Path, *, is_top: bool) -> list[Path]:
     return [Path(entry.path) for entry in sorted(entries, key=lambda entry: (entry.is_symlink(), entry.name))]
 
 
-# Skills in Python: each public class of a file is a tool and its methods are the actions. In a file that uses `@tool`,
-# only what is decorated counts.
+# One file
 
 
-def read_python_skills(path: Path) -> LoadedFile:
-    """Read the skills of one Python file, or what is wrong with it. The file is executed, as by an import."""
+def _read_skills(path: Path) -> LoadedFile:
+    """Read the skills of a Python file, which is executed, or of a `SKILL.md`."""
+    if path.suffix.lower() not in PYTHON_SUFFIXES:
+        return _read_skill_file(path)
+    # Each public class is a tool and its methods are the actions, unless something is decorated with `@tool`.
     loaded = read_python_file(path, lambda module: list(find_decorated(module)) or public_classes(module))
     return replace(loaded, tools=tuple(replace(tool, source=SOURCE) for tool in loaded.tools))
 
 
-# A `SKILL.md`
-
-
-def read_skill_file(path: Path) -> LoadedFile:
-    """Read the tool of one `SKILL.md`, or what is wrong with it."""
+def _read_skill_file(path: Path) -> LoadedFile:
     from ferrule.kinds.skill.front_matter import read_front_matter  # needs pydantic
 
     try:
@@ -264,12 +246,7 @@ def read_skill_content(path: Path) -> bytes:
 
 
 def _make_spec(front_matter: SkillFrontMatter, version: str) -> ToolSpec:
-    metadata: dict[str, Any] = {
-        "license": front_matter.license,
-        "compatibility": front_matter.compatibility,
-        "metadata": front_matter.metadata,
-        "allowed_tools": front_matter.allowed_tools,
-    }
+    metadata = front_matter.model_dump(include={"license", "compatibility", "metadata", "allowed_tools"})
     return ToolSpec(
         tool_id=front_matter.name,
         description=front_matter.description,

@@ -166,7 +166,6 @@ class SkillFolder:
 
 
 def _walk_files(folder: int, inside: str, depth: int) -> Iterator[BundledFile]:
-    """Yield the files of an open folder and of the folders in it."""
     try:
         with os.scandir(folder) as scan:
             entries = sorted(scan, key=lambda entry: (entry.is_dir(follow_symlinks=False), entry.name))
@@ -189,7 +188,6 @@ def _walk_files(folder: int, inside: str, depth: int) -> Iterator[BundledFile]:
 
 
 def split_skill_path(path: str) -> list[str]:
-    """Return the parts of a path inside a skill."""
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if path.startswith(("/", "~")) or ".." in parts:
         raise PermissionDenied(

@@ -103,20 +103,21 @@ def validate_skill(folder: str | Path) -> list[LoadError]:
         front_matter, document = read_front_matter(read_skill_content(path), path)
     except LoadError as error:
         return [error]
-    _check_keys(document)
-    _check_name(front_matter, document)
-    _check_texts(front_matter, document)
-    return sorted(document.errors, key=lambda error: error.line or 1)
-
-
-def _check_keys(document: Document) -> None:
-
     unknown = [key for key in document.value if key not in KEYS]
     if unknown:
         message = f"the front matter has unknown keys: {', '.join(unknown)}"
         document.problem(message, (unknown[0],), f"use {', '.join(KEYS)}; put other values under metadata")
     if not isinstance(document.value.get("metadata", {}), dict):
         document.problem("metadata is not a mapping", ("metadata",), "write pairs such as author: me under it")
+    _check_name(front_matter, document)
+    if not front_matter.description:
+        hint = "describe what the skill does and when to use it"
+        document.problem("description is missing", ("description",), hint)
+    for key, limit in (("description", MAX_DESCRIPTION), ("compatibility", MAX_COMPATIBILITY)):
+        length = len(getattr(front_matter, key))
+        if length > limit:
+            document.problem(f"{key} is longer than {limit} characters: {length}", (key,), "shorten it")
+    return sorted(document.errors, key=lambda error: error.line or 1)
 
 
 def _check_name(front_matter: SkillFrontMatter, document: Document) -> None:
@@ -138,13 +139,3 @@ def _check_name(front_matter: SkillFrontMatter, document: Document) -> None:
     if folder != name:
         hint = "give both the same name"
         document.problem(f"the folder {folder!r} does not have the name of its skill {name!r}", ("name",), hint)
-
-
-def _check_texts(front_matter: SkillFrontMatter, document: Document) -> None:
-    if not front_matter.description:
-        hint = "describe what the skill does and when to use it"
-        document.problem("description is missing", ("description",), hint)
-    for key, limit in (("description", MAX_DESCRIPTION), ("compatibility", MAX_COMPATIBILITY)):
-        length = len(getattr(front_matter, key))
-        if length > limit:
-            document.problem(f"{key} is longer than {limit} characters: {length}", (key,), "shorten it")

@@ -6,6 +6,7 @@ written. Schemas of parameters and outputs are read by `ferrule.kinds.yaml.schem
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
@@ -36,24 +37,19 @@ def _check_query_value(value: Any) -> Any:
     return value if isinstance(value, list) else _check_scalar(value)
 
 
-def _check_price(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
-        raise PydanticCustomError("price", "a number from 0 on")
-    return value
-
-
-def _check_positive(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
-        raise PydanticCustomError("positive", "a number above 0")
+def _check_number(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise PydanticCustomError("number", "a number")
     return value
 
 
 Name = Annotated[str, AfterValidator(_check_name)]
 Scalar = Annotated[Any, AfterValidator(_check_scalar)]
 """Text, or a number or boolean whose text as written is meant."""
-Seconds = Annotated[Any, AfterValidator(_check_positive), Field(description="a number above 0")]
+Number = Annotated[Any, AfterValidator(_check_number)]
 """A number as written: pydantic would convert 10 to 10.0."""
-Price = Annotated[Any, AfterValidator(_check_price), Field(description="a number from 0 on")]
+Seconds = Annotated[Number, Field(gt=0, description="a number above 0")]
+Price = Annotated[Number, Field(ge=0, lt=math.inf, description="a number from 0 on")]
 """Of one call."""
 
 
@@ -200,7 +196,12 @@ def _report_error(model: type[YamlSection], error: ErrorDetails, document: Docum
     loc = error["loc"]
     at = (*place, *loc)
     key = str(loc[-1]) if loc and isinstance(loc[-1], str) else ""
-    message, hint = _explain_error(_find_section(model, loc[:-1]), key, error, document.texts.get(at))
+    section = model  # of the mapping at that place
+    for step in loc[:-1]:
+        annotation = section.model_fields[step].annotation if step in section.model_fields else None
+        inner = [each for each in (annotation, *get_args(annotation)) if isinstance(each, type)]
+        section = next((each for each in inner if issubclass(each, YamlSection)), section)
+    message, hint = _explain_error(section, key, error, document.texts.get(at))
     subject, where = describe_place(at) or "a tool", describe_place(at[:-1])
     if key:
         subject = f"{where}: {key}" if where else key
@@ -222,10 +223,8 @@ def _explain_error(
         case "empty":
             return "is empty", f"write for instance {key}: {field.examples[0]}" if field and field.examples else None
         case "extra_forbidden":
-            keys = list(section.model_fields)
-            hint = did_you_mean(key, keys).strip() or section.unknown_key_hints.get(
-                key, section.unknown_key_hints.get("")
-            )
+            keys, hints = list(section.model_fields), section.unknown_key_hints
+            hint = did_you_mean(key, keys).strip() or hints.get(key, hints.get(""))
             return "", hint or f"known here: {', '.join(keys)}"
         case "string_type":
             return f"must be text, not {describe_value(value)}", quoting_hint(text)
@@ -244,12 +243,3 @@ def _explain_error(
             return f"{value!r} is not known", f"{near} Allowed: {', '.join(allowed)}".strip()
     needs = field.description if field is not None and field.description else error["msg"]
     return f"must be {needs}, not {value!r}", None
-
-
-def _find_section(model: type[YamlSection], loc: Place) -> type[YamlSection]:
-    """Return the model of the mapping at a place."""
-    for step in loc:
-        annotation = model.model_fields[step].annotation if step in model.model_fields else None
-        inner = [each for each in (annotation, *get_args(annotation)) if isinstance(each, type)]
-        model = next((each for each in inner if issubclass(each, YamlSection)), model)
-    return model

@@ -7,7 +7,7 @@ Two surprises of YAML 1.1 are left out: `12:30` is text and not 750, and dates a
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 Place: TypeAlias = tuple[str | int, ...]
 """Keys and positions from the top of a document to a value."""
 
-MAX_FILE_SIZE = 1_000_000
 MAX_DEPTH = 64
 MAX_VALUES = 100_000
 """With aliases expanded: a few lines of YAML could otherwise be billions of values."""
@@ -70,23 +69,15 @@ def quoting_hint(text: str | None) -> str | None:
     return None if text is None else f'put it in quotes: "{text}"'
 
 
-def read_file_content(path: Path) -> bytes:
-    """Read the bytes of a file. Raises LoadError when it cannot be read, or is larger than any file of tools."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_SIZE + 1)
-    except OSError as error:
-        raise LoadError(f"the file cannot be read: {error.strerror or error}", path=path) from None
-    if len(content) > MAX_FILE_SIZE:
-        raise LoadError(f"the file is larger than {MAX_FILE_SIZE} bytes", path=path, hint="split it into several files")
-    return content
-
-
 def read_documents(content: bytes, path: Path, *, max_values: int = MAX_VALUES) -> list[Document]:
     """Read the documents of a file. Raises LoadError when the content is not YAML."""
     import yaml
 
-    text = _decode_utf8(content, path)
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise LoadError("the file is not UTF-8", path=path, line=line, hint="save it as UTF-8") from None
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         _refuse_deep_nesting(text, loader, path)
@@ -102,14 +93,6 @@ def read_documents(content: bytes, path: Path, *, max_values: int = MAX_VALUES) 
     if not documents:
         raise LoadError("the file is empty", path=path, hint="describe a tool in it, or delete it")
     return documents
-
-
-def _decode_utf8(content: bytes, path: Path) -> str:
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise LoadError("the file is not UTF-8", path=path, line=line, hint="save it as UTF-8") from None
 
 
 def _refuse_deep_nesting(text: str, loader: Any, path: Path) -> None:
@@ -209,17 +192,16 @@ class _DocumentReader:
             value = yaml.constructor.SafeConstructor().construct_object(node)
         except (ValueError, LookupError):  # !!int 'x', !!int ''
             return self._wrong_tag(node, place)
-        if isinstance(value, (int, float)) and not _is_finite_number(value):
+        # `abs` of a whole number larger than any float is compared exactly.
+        if isinstance(value, (int, float)) and not abs(value) <= sys.float_info.max:
             text = node.value if len(node.value) <= 40 else f"{node.value[:40]}…"
             self._document.problem(f"{text} is not a number in JSON", place, "leave it out")
             return None
         return value
 
     def _wrong_tag(self, node: yaml.Node, place: Place) -> None:
-        tag = node.tag.replace(_TAG_PREFIX, "!!")
-        self._document.problem(
-            f"a value of kind {tag} cannot be used here", place, "use text, numbers, lists, mappings"
-        )
+        message = f"a value of kind {node.tag.replace(_TAG_PREFIX, '!!')} cannot be used here"
+        self._document.problem(message, place, "use text, numbers, lists, mappings")
 
     def _count_one(self, node: yaml.Node) -> None:
         self._count += 1
@@ -244,13 +226,6 @@ def _is_sequence_node(node: yaml.Node) -> bool:
     return isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAG_PREFIX}seq"
 
 
-def _is_finite_number(value: int | float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number larger than any float
-        return False
-
-
 def _convert_yaml_error(error: yaml.YAMLError, text: str, path: Path) -> LoadError:
     import yaml
 
@@ -268,9 +243,8 @@ def _convert_yaml_error(error: yaml.YAMLError, text: str, path: Path) -> LoadErr
     opened = min(error.context_mark.line, last) if error.context_mark else index
     context = f"{error.context} in line {opened + 1}: " if opened != index else ""
     problem = error.problem or "it cannot be read"
-    return LoadError(
-        f"not YAML: {context}{problem}", path=path, line=index + 1, hint=_suggest_fix(problem, lines[index])
-    )
+    hint = _suggest_fix(problem, lines[index])
+    return LoadError(f"not YAML: {context}{problem}", path=path, line=index + 1, hint=hint)
 
 
 def _suggest_fix(problem: str, line: str) -> str | None:

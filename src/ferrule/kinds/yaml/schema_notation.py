@@ -65,18 +65,9 @@ _VERBATIM_KEYWORDS: Final = frozenset(
         *("contentEncoding", "contentMediaType", "readOnly", "writeOnly", "deprecated", "$comment"),
     }
 )
-_CONSTRAINT_KEYWORDS: Final = tuple(
-    dict.fromkeys(
-        [
-            *_SHORT_KEYWORDS,
-            *_SHORT_KEYWORDS.values(),
-            "properties",
-            *_SCHEMA_KEYWORDS,
-            *_SCHEMA_LIST_KEYWORDS,
-            *_SCHEMA_MAPPING_KEYWORDS,
-            *_VERBATIM_KEYWORDS,
-        ]
-    )
+_CONSTRAINT_KEYWORDS: Final = (
+    *dict.fromkeys([*_SHORT_KEYWORDS, *_SHORT_KEYWORDS.values()]),
+    *("properties", *_SCHEMA_KEYWORDS, *_SCHEMA_LIST_KEYWORDS, *_SCHEMA_MAPPING_KEYWORDS, *_VERBATIM_KEYWORDS),
 )
 _NOTATION_KEYWORDS: Final = ("type", "required", "default", "description", "validation", "secret", "role")
 _TYPE_IMPLYING_KEYWORDS: Final = frozenset({"anyOf", "oneOf", "allOf", "$ref", "enum", "const", "items", "properties"})
@@ -109,9 +100,6 @@ class _Notation:
         validation = self.values.get("validation")
         return {*self.values, *(validation if isinstance(validation, dict) else ())}
 
-    def text_of(self, key: str) -> str | None:
-        return self.document.texts.get((*self.place, key))
-
 
 def read_parameters_schema(document: Document, place: Place, value: Any) -> JsonSchema:
     """Read the parameters of a tool or an action as one JSON Schema of type object."""
@@ -120,9 +108,7 @@ def read_parameters_schema(document: Document, place: Place, value: Any) -> Json
     schema: JsonSchema = {"type": "object", "properties": properties}
     if required:
         schema["required"] = required
-    if len(document.errors) == errors:
-        _check_schema(document, place, schema)
-    return schema
+    return _check_schema(document, place, schema, errors)
 
 
 def read_output_schema(document: Document, place: Place, value: Any) -> JsonSchema | None:
@@ -136,11 +122,7 @@ def read_output_schema(document: Document, place: Place, value: Any) -> JsonSche
         schema: Schema = {"type": "object", "properties": _read_properties(document, place, value)[0]}
     else:
         schema, _ = _read_notation(document, place, value)
-    if not isinstance(schema, dict):
-        return {}
-    if len(document.errors) == errors:
-        _check_schema(document, place, schema)
-    return schema
+    return _check_schema(document, place, schema, errors) if isinstance(schema, dict) else {}
 
 
 def _read_properties(document: Document, place: Place, value: Any) -> tuple[dict[str, Schema], list[str]]:
@@ -274,8 +256,12 @@ def _add_constraint(notation: _Notation, key: str, word: str, value: Any, schema
         notation.problem(f"$ref {value!r} points out of the file", key, "copy the schema to here")
     elif word in _VERBATIM_KEYWORDS or word in _SHORT_KEYWORDS.values():
         schema[word] = value
-        if word == "enum":
-            _check_enum(notation, schema.get("type"), value)
+        kind = schema.get("type")
+        for index, each in enumerate(value if word == "enum" and kind is not None else ()):
+            if _find_violation({"type": kind}, each):
+                place = (*notation.place, "enum", index)
+                message = f"{describe_place(place)}: {as_text(each)} is not of type {as_text(kind)}"
+                document.problem(message, place, quoting_hint(document.texts.get(place) if kind == "string" else None))
 
 
 def _find_value_problem(word: str, value: Any) -> str | None:
@@ -301,15 +287,6 @@ def _add_required(schema: JsonSchema, names: list[str]) -> None:
         schema["required"] = list(dict.fromkeys([*schema.get("required", ()), *names]))
 
 
-def _check_enum(notation: _Notation, kind: Any, values: list[Any]) -> None:
-    for index, each in enumerate(values):
-        if kind is not None and _find_violation({"type": kind}, each):
-            place = (*notation.place, "enum", index)
-            message = f"{describe_place(place)}: {as_text(each)} is not of type {as_text(kind)}"
-            text = notation.document.texts.get(place) if kind == "string" else None
-            notation.document.problem(message, place, quoting_hint(text))
-
-
 def _check_consistency(notation: _Notation, schema: JsonSchema) -> None:
     for low, high in _MIN_MAX_PAIRS:
         if low in schema and high in schema and schema[low] > schema[high]:
@@ -330,7 +307,8 @@ def _read_default(notation: _Notation, schema: JsonSchema) -> bool:
     if problem is None:
         schema["default"] = default
     elif default is not None:
-        hint = quoting_hint(notation.text_of("default")) if schema.get("type") == "string" else None
+        text = notation.document.texts.get((*notation.place, "default"))
+        hint = quoting_hint(text) if schema.get("type") == "string" else None
         notation.problem(f"the default does not fit the parameter itself: {problem}", "default", hint)
     return True
 
@@ -348,9 +326,11 @@ def _find_violation(schema: JsonSchema, value: Any) -> str | None:
     return next((error.message for error in check.validator.iter_errors(value)), None)
 
 
-def _check_schema(document: Document, place: Place, schema: JsonSchema) -> None:
-    if (problem := _find_schema_problem(schema)) is not None:
+def _check_schema(document: Document, place: Place, schema: JsonSchema, errors: int) -> JsonSchema:
+    """Report a schema that is not valid, unless the document has got more than these errors while it was read."""
+    if len(document.errors) == errors and (problem := _find_schema_problem(schema)) is not None:
         document.problem(f"{describe_place(place)}: this is not a valid JSON Schema: {problem}", place)
+    return schema
 
 
 def _find_schema_problem(schema: JsonSchema) -> str | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ferrule.core.spec import Tool
 from ferrule.errors import LoadError, SetupError
 from ferrule.kinds.function.targets import ImportedTarget
 from ferrule.kinds.source import (
@@ -19,9 +18,12 @@ from ferrule.kinds.source import (
     digest,
     digest_file,
     load_or_report,
+    read_limited_file,
     tool_files,
 )
-from ferrule.kinds.yaml.reader import read_documents, read_file_content
+from ferrule.kinds.yaml.reader import read_documents
+
+MAX_FILE_SIZE = 1_000_000
 
 
 class ToolConfigLoader:
@@ -49,7 +51,7 @@ def read_tool_file(path: Path) -> LoadedFile:
     from ferrule.kinds.yaml.tool_reader import read_tool  # imports pydantic: only when a file is read
 
     try:
-        content = read_file_content(path)
+        content = read_limited_file(path, MAX_FILE_SIZE, hint="split it into several files")
         documents = read_documents(content, path)
         tools = [tool for document in documents if (tool := read_tool(document)) is not None]
     except LoadError as error:
@@ -58,16 +60,11 @@ def read_tool_file(path: Path) -> LoadedFile:
     if errors:
         return LoadedFile(errors=tuple(sorted(errors, key=lambda error: error.line or 1)))
     digests = {path: digest(content)}
-    for tool in tools:
-        digests |= _module_digests(tool, path)
+    # With the Python files next to the YAML file that belong to a tool, or would if they existed.
+    for target in (tool.target for tool in tools if isinstance(tool.target, ImportedTarget)):
+        if target.version is None:
+            candidate = path.with_name(f"{target.module}.py")
+            digests[candidate] = digest_file(candidate)
+        else:
+            digests |= {each: digest(source) for each, source in target.version.sources.items()}
     return LoadedFile(tools=tuple(tools), digests=digests)
-
-
-def _module_digests(tool: Tool, path: Path) -> dict[Path, str]:
-    """Return the Python files next to the YAML file that belong to a tool, or would if they existed."""
-    if not isinstance(tool.target, ImportedTarget):
-        return {}
-    if tool.target.version is None:
-        candidate = path.with_name(f"{tool.target.module}.py")
-        return {candidate: digest_file(candidate)}
-    return {each: digest(source) for each, source in tool.target.version.sources.items()}

@@ -58,7 +58,6 @@ def read_tool(document: Document) -> Tool | None:
 
 
 def _read_schemas(document: Document, value: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any] | None]]:
-    """Read parameters and output of each action."""
     if value.get("actions") is None:
         return [_read_action_schemas(document, (), value)]
     for key in ("parameters", "output", "examples"):
@@ -73,10 +72,8 @@ def _read_schemas(document: Document, value: dict[str, Any]) -> list[tuple[dict[
     for index, action in numbered:
         name = str(action.get("name"))
         if name in names:
-            where = f"actions[{index}]"
-            document.problem(
-                f"{where}: there are two actions {name!r}", ("actions", index, "name"), "rename one of them"
-            )
+            message = f"actions[{index}]: there are two actions {name!r}"
+            document.problem(message, ("actions", index, "name"), "rename one of them")
         names.add(name)
     return [_read_action_schemas(document, ("actions", index), action) for index, action in numbered]
 
@@ -96,10 +93,8 @@ def _make_tool(
     schemas: list[tuple[dict[str, Any], dict[str, Any] | None]],
     entry: ToolEntry,
 ) -> Tool | None:
-    effects, limits = (
-        _merge_effects(document, (), section, NO_EFFECTS),
-        replace(Limits(), **_dump_explicit_values(section.limits)),
-    )
+    effects = _merge_effects(document, (), section, NO_EFFECTS)
+    limits = replace(Limits(), **_dump_explicit_values(section.limits))
     capabilities = []
     actions: Sequence[ToolSection | ActionSection] = section.actions or [section]
     for index, (action, (parameters, output)) in enumerate(zip(actions, schemas, strict=True)):
@@ -179,7 +174,10 @@ def read_entry(document: Document, value: Any, parameters: Collection[str]) -> T
     reader = _EntryReader(document, value)
     match entry_type.type:
         case "builtin":
-            return reader.builtin()
+            entry = validate_section(BuiltinEntry, value, document, ("entry",))
+            if entry is None:
+                return None
+            return ToolEntry(handler=entry.handler, tool_type=ToolType.BUILTIN, config=entry.config)
         case "external":
             return reader.external(parameters)
         case "custom":
@@ -190,19 +188,18 @@ class _EntryReader:
     def __init__(self, document: Document, value: dict[str, Any]) -> None:
         self._document, self._value = document, value
 
-    def builtin(self) -> ToolEntry | None:
-        entry = validate_section(BuiltinEntry, self._value, self._document, ("entry",))
-        if entry is None:
-            return None
-        return ToolEntry(handler=entry.handler, tool_type=ToolType.BUILTIN, config=entry.config)
-
     def external(self, parameters: Collection[str]) -> ToolEntry | None:
         has_command = self._value.get("command") is not None
         if has_command == (self._value.get("url") is not None):
             self._problem("an external entry has either a command or a url", None, "write command: [program, argument]")
             return None
         config = self._command_config() if has_command else self._http_config()
-        self._check_placeholders(config, parameters)
+        for key in ("command", "env", "stdin", "url", "headers", "query", "body"):
+            for name in dict.fromkeys(find_parameters(config.get(key))):
+                if name not in parameters:
+                    near = did_you_mean(name, parameters).strip()
+                    hint = f"{near} Write {{{{{name}}}}} if you mean the text itself".strip()
+                    self._problem(f"{{{name}}} is none of the tool's parameters", key, hint)
         if has_command:
             return ToolEntry(handler="command", tool_type=ToolType.COMMAND, config=config)
         return ToolEntry(handler="http", tool_type=ToolType.HTTP, config=config)
@@ -290,17 +287,12 @@ class _EntryReader:
         if entry.method is not None:
             config["method"] = entry.method.upper()
             if config["method"] not in HTTP_METHODS:
-                self._problem(
-                    f"method {config['method']!r} is not known", "method", f"allowed: {', '.join(HTTP_METHODS)}"
-                )
+                hint = f"allowed: {', '.join(HTTP_METHODS)}"
+                self._problem(f"method {config['method']!r} is not known", "method", hint)
         for key, values in (("headers", entry.headers), ("query", entry.query)):
             if values is not None:
                 config[key] = self._texts(key, values)
-        if entry.body is not None:
-            config["body"] = entry.body
-        if entry.timeout is not None:
-            config["timeout"] = entry.timeout
-        return config
+        return config | entry.model_dump(include={"body", "timeout"}, exclude_none=True)
 
     # Both
 
@@ -308,14 +300,6 @@ class _EntryReader:
         """Return text and numbers exactly as written. Several values stay a list."""
         texts = self._document.texts
         return {name: "" if each is None else texts.get(("entry", key, name), each) for name, each in values.items()}
-
-    def _check_placeholders(self, config: dict[str, Any], parameters: Collection[str]) -> None:
-        for key in ("command", "env", "stdin", "url", "headers", "query", "body"):
-            for name in dict.fromkeys(find_parameters(config.get(key))):
-                if name not in parameters:
-                    near = did_you_mean(name, parameters).strip()
-                    hint = f"{near} Write {{{{{name}}}}} if you mean the text itself".strip()
-                    self._problem(f"{{{name}}} is none of the tool's parameters", key, hint)
 
     def _problem(self, message: str, key: str | None, hint: str) -> None:
         self._document.problem(f"entry: {message}", ("entry",) if key is None else ("entry", key), hint)

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, replace
 
 from ferrule.core.patterns import lazy_pattern
-from ferrule.kinds.builtin.calculator import can_calculate
+from ferrule.kinds.builtin import can_calculate
 from ferrule.texts.language import SPACE_BESIDE_CHINESE
 from ferrule.texts.numbers import CHINESE_INTEGER, NUMBER, ValueSpan, parse_number
 from ferrule.texts.phrases import ARITHMETIC_PHRASES

@@ -13,7 +13,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ferrule.core.call import CALLER_CONVERSATION_AGENT, Invocation, ToolExecutionContext, ToolExecutionResult
 from ferrule.core.content import Output
@@ -23,12 +23,14 @@ from ferrule.core.permission import CallPolicy, Principal
 from ferrule.core.spec import Effects, Tool, ToolCapability
 from ferrule.engine.engine import ToolEngine
 from ferrule.errors import CallError, ExecutionFailed
-from ferrule.kinds.mcp.connection import Connection
 from ferrule.kinds.mcp.executor import McpExecutor
 from ferrule.kinds.mcp.listing import HANDLER
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.server.mcp.content import without_server_info
 from ferrule.server.mcp.requests import ANSWER_TIMEOUT
+
+if TYPE_CHECKING:
+    from ferrule.kinds.mcp.connection import Connection
 
 logger = logging.getLogger("ferrule.server")
 

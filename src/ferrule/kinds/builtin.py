@@ -1,4 +1,6 @@
-"""The calculator: exact arithmetic on an expression that a model or a user writes.
+"""Executors that need nothing but Python: `echo`, for first steps and tests, and the calculator.
+
+The calculator does exact arithmetic on an expression that a model or a user writes.
 
 An expression is Python's arithmetic, with `^` as a second way to write a power, `x` for times, `%` after a number as
 percent, `!` as factorial, and the full-width and typographic signs people paste (`（１２＋３）×４÷５`). It may end with
@@ -38,6 +40,13 @@ _PRECISE = decimal.Context(prec=60, Emax=9_999, Emin=-9_999, traps=[decimal.Over
 Value: TypeAlias = int | Fraction | float
 
 
+class EchoExecutor:
+    """Returns its arguments: `{"message": "hello"}` for `{"message": "hello"}`."""
+
+    async def execute(self, invocation: Invocation, /) -> dict[str, Any]:
+        return dict(invocation.params)
+
+
 class CalculatorExecutor:
     """Returns `{"result": 0.3}` for `{"expression": "0.1 + 0.2"}`."""
 
@@ -48,7 +57,15 @@ class CalculatorExecutor:
 def calculate(expression: str) -> int | float | bool:
     """Return the value of an expression, exact where possible. Raises `Retry`, which explains what is wrong."""
     conversion = _CONVERSION.fullmatch(expression) if len(expression) <= MAX_LENGTH else None
-    return _to_json_number(_evaluate(expression) if conversion is None else _convert(conversion))
+    if conversion is None:
+        return _to_json_number(_evaluate(expression))
+    value, unit, to_unit = Fraction(_evaluate(conversion["value"])), conversion["unit"], conversion["to"]
+    try:
+        if conversion["more"]:
+            value += convert_units(Fraction(conversion["more"]), conversion["small_unit"], unit)
+        return _to_json_number(_normalize_number(convert_units(value, unit, to_unit)))
+    except ValueError as error:
+        raise _Unreadable(f"{unit} cannot be converted to {to_unit}: {error}.") from None
 
 
 def can_calculate(text: str) -> bool:
@@ -72,16 +89,6 @@ _CONVERSION = lazy_pattern(
     re.IGNORECASE,
 )
 """`10 miles to km`, `5 feet 10 inches to cm`."""
-
-
-def _convert(conversion: re.Match[str]) -> Value:
-    value, unit, to_unit = Fraction(_evaluate(conversion["value"])), conversion["unit"], conversion["to"]
-    try:
-        if conversion["more"]:
-            value += convert_units(Fraction(conversion["more"]), conversion["small_unit"], unit)
-        return _normalize_number(convert_units(value, unit, to_unit))
-    except ValueError as error:
-        raise _Unreadable(f"{unit} cannot be converted to {to_unit}: {error}.") from None
 
 
 # From text to Python
@@ -112,10 +119,8 @@ def _translate_to_python(expression: str) -> tuple[str, list[Value]]:
     and `x!` is `x .factorial`.
     """
     if len(expression) > MAX_LENGTH:
-        raise _Unreadable(
-            f"the expression has {len(expression):,} characters, at most {MAX_LENGTH:,} are allowed. "
-            "Split it into several calls."
-        )
+        limits = f"{len(expression):,} characters, at most {MAX_LENGTH:,} are allowed"
+        raise _Unreadable(f"the expression has {limits}. Split it into several calls.")
     numbers: list[Value] = []
     words: list[str] = []
     for match in _TOKEN.finditer(_TIMES.sub("*", expression.translate(_SIGNS))):
@@ -125,10 +130,8 @@ def _translate_to_python(expression: str) -> tuple[str, list[Value]]:
             words.append(str(len(numbers)))
             numbers.append(_parse_number(text))
         elif kind == "unclear":
-            raise _Unreadable(
-                "'%' before a sign can be read in two ways. Write (10%)-5 for percent, "
-                "or mod(10, -5) for the remainder."
-            )
+            advice = "Write (10%)-5 for percent, or mod(10, -5) for the remainder."
+            raise _Unreadable(f"'%' before a sign can be read in two ways. {advice}")
         elif kind == "other":
             raise _Unreadable(
                 f"{text!r} is not allowed in an expression. It is made of numbers, + - * / // % ** ( ), "
@@ -179,9 +182,8 @@ def _evaluate(expression: str) -> Value:
         case ast.Compare():
             raise _Unreadable("only two values can be compared in one expression, such as 1/3 < 0.34.")
         case ast.Tuple():
-            raise _Unreadable(
-                "a comma only separates the arguments of a function. Write 1234 or 1_234 instead of 1,234."
-            )
+            advice = "Write 1234 or 1_234 instead of 1,234."
+            raise _Unreadable(f"a comma only separates the arguments of a function. {advice}")
     return _value(tree, numbers)
 
 
@@ -235,9 +237,8 @@ def _call_function(name: str, arguments: list[Value]) -> Value:
     try:
         return _compute(name, FUNCTIONS[name], *arguments)
     except TypeError:
-        raise Retry(
-            f"{name} does not take {len(arguments)} argument(s). Thousands are written 1234, not 1,234."
-        ) from None
+        message = f"{name} does not take {len(arguments)} argument(s). Thousands are written 1234, not 1,234."
+        raise Retry(message) from None
 
 
 # Arithmetic
@@ -273,22 +274,18 @@ def _power(base: Value, exponent: Value) -> Value:
         return float(result)
     fraction = Fraction(base)
     bits = max(fraction.numerator.bit_length(), fraction.denominator.bit_length())
-    if isinstance(base, Fraction) and (bits - 1) * abs(exponent) > MAX_BITS:
-        return _approximate_power(base, exponent)
-    _refuse_too_many_bits((bits - 1) * abs(exponent))
-    return fraction**exponent
-
-
-def _approximate_power(base: Fraction, exponent: int) -> float:
-    """Return the floating point number nearest to a power with too many digits to be exact, such as 1.01**10000."""
+    if isinstance(base, int) or (bits - 1) * abs(exponent) <= MAX_BITS:
+        _refuse_too_many_bits((bits - 1) * abs(exponent))
+        return fraction**exponent
+    # It has too many digits to be exact, such as 1.01**10000: the nearest floating point number.
     with decimal.localcontext(_PRECISE) as context:
         try:
-            result = float(context.power(context.divide(base.numerator, base.denominator), exponent))
+            nearest = float(context.power(context.divide(base.numerator, base.denominator), exponent))
         except (decimal.Overflow, decimal.InvalidOperation):
             raise OverflowError from None
-    if result == 0.0:
+    if nearest == 0.0:
         raise Retry(f"{_shorten_number(base)} to the power of {_shorten_number(exponent)} is too small for a number.")
-    return result
+    return nearest
 
 
 def _to_json_number(value: Value) -> int | float:
@@ -331,17 +328,9 @@ def _shorten_number(value: Value) -> str:
 
 def _require_whole(value: Value) -> int:
     if isinstance(value, Fraction) or (isinstance(value, float) and not value.is_integer()):
-        raise Retry(
-            f"{_shorten_number(value)} is not a whole number, which is needed here. Use round(…) or floor(…) first."
-        )
+        reason = "is not a whole number, which is needed here. Use round(…) or floor(…) first."
+        raise Retry(f"{_shorten_number(value)} {reason}")
     return int(value)
-
-
-def _sum(first: Value, *others: Value) -> Value:
-    total = first
-    for value in others:
-        total = _normalize_number(total + value)
-    return total
 
 
 def _round(value: Value, digits: Value = 0) -> Value:
@@ -376,15 +365,6 @@ def _limit_bits(function: Callable[..., int], bits: Callable[..., float]) -> Cal
 
 _factorial = _limit_bits(math.factorial, lambda n: n * n.bit_length())
 
-
-def _lcm(first: Value, *others: Value) -> int:
-    multiple = 1
-    for value in (first, *others):
-        multiple = math.lcm(multiple, _require_whole(value))
-        _refuse_too_many_bits(multiple.bit_length())
-    return multiple
-
-
 _OPERATORS: Final[dict[type[ast.operator], tuple[str, Callable[[Any, Any], Value]]]] = {
     ast.Add: ("'+'", operator.add),
     ast.Sub: ("'-'", operator.sub),
@@ -409,13 +389,13 @@ FUNCTIONS: Final[dict[str, Callable[..., Value]]] = {
     **{name: getattr(math, name) for name in ("cos", "cosh", "degrees", "exp")},
     "factorial": _factorial,
     "floor": math.floor,
-    "gcd": lambda first, *others: math.gcd(*map(_require_whole, (first, *others))),
+    "gcd": _limit_bits(math.gcd, lambda first, *others: 0),
     "hypot": lambda first, *others: math.hypot(first, *others),
-    "lcm": _lcm,
+    "lcm": _limit_bits(math.lcm, lambda first, *others: first.bit_length() + sum(n.bit_length() for n in others)),
     "ln": lambda value: math.log(value),
     **{name: getattr(math, name) for name in ("log", "log10", "log2")},
     "max": lambda first, *others: max((first, *others)),
-    "mean": lambda first, *others: _divide(_sum(first, *others), 1 + len(others)),
+    "mean": lambda first, *others: _divide(sum(others, first), 1 + len(others)),
     "min": lambda first, *others: min((first, *others)),
     "mod": operator.mod,
     "perm": _limit_bits(math.perm, lambda n, k: min(n, k) * n.bit_length()),
@@ -424,7 +404,7 @@ FUNCTIONS: Final[dict[str, Callable[..., Value]]] = {
     "round": _round,
     **{name: getattr(math, name) for name in ("sin", "sinh")},
     "sqrt": _sqrt,
-    "sum": _sum,
+    "sum": lambda first, *others: sum(others, first),
     **{name: getattr(math, name) for name in ("tan", "tanh", "trunc")},
 }
 _AVAILABLE_NAMES: Final = f"Constants: {', '.join(CONSTANTS)}. Functions: {', '.join(FUNCTIONS)}."

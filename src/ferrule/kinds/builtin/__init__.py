@@ -1,1 +1,0 @@
-"""Executors that need nothing but Python: `echo` and `calculator`."""
