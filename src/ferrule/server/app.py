@@ -38,13 +38,7 @@ from ferrule.core.permission import CallPolicy
 from ferrule.errors import FerruleError
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.policy.policy import check_policy
-from ferrule.server import (
-    access_routes,
-    call_routes,
-    chat_routes,
-    question_routes,
-    tool_routes,
-)
+from ferrule.server import access_routes, call_routes, chat_routes, question_routes, tool_routes
 from ferrule.server.access import MAX_BODY_SIZE, SESSION_COOKIE, AccessControl
 from ferrule.server.api_document import complete_document
 from ferrule.server.asgi import encode_event, event_stream, mark_endless
@@ -388,7 +382,7 @@ async def _read_events(services: Services, client: Client, names: set[str] | Non
 
     subscriptions = []
     if names != {CHANGED}:
-        subscriptions.append(services.library.engine.subscribe(receive, is_wanted))
+        subscriptions.append(services.engine.subscribe(receive, is_wanted))
         subscriptions.append(services.fleet.subscribe(lambda event: add(event) if is_wanted(event) else None))
     if names is None or CHANGED in names:
         subscriptions.append(services.changes.subscribe(add))

@@ -11,7 +11,8 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Send
 
 from ferrule.core.aio import ProgressQueue
-from ferrule.server.problems import Problem, encode_body
+from ferrule.errors import FerruleError
+from ferrule.server.problems import Problem, encode_body, problem_of_error
 
 
 async def read_body(receive: Receive) -> bytes:
@@ -114,10 +115,23 @@ async def _keep_alive(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             await close()
 
 
-async def stream_of_task(work: Callable[[SendEvent], Coroutine[Any, Any, None]]) -> AsyncIterator[bytes]:
-    """Yield the events that a task sends. Closing the iterator ends the task."""
+def encode_problem(problem: Problem) -> bytes:
+    return encode_event("error", {"status": problem.status, "detail": problem.detail})
+
+
+async def stream_of_task(
+    work: Callable[[SendEvent], Coroutine[Any, Any, None]], encode_problem: Callable[[Problem], bytes] = encode_problem
+) -> AsyncIterator[bytes]:
+    """Yield the events that a task sends, and the problem that ends it. Closing the iterator ends the task."""
     queue = ProgressQueue[bytes | None](MAX_UNREAD_PROGRESS, lambda event: len(event or b""))
-    task = asyncio.create_task(work(queue.add))
+
+    async def run() -> None:
+        try:
+            await work(queue.add)
+        except (Problem, FerruleError) as error:
+            queue.add(encode_problem(problem_of_error(error)))
+
+    task = asyncio.create_task(run())
     task.add_done_callback(lambda _: queue.add(None))
     try:
         while (event := await queue.get()) is not None:

@@ -171,10 +171,7 @@ class CallLimits:
     """The limits of all clients of a server."""
 
     def __init__(
-        self,
-        store: ToolKnowledgeStore,
-        config: ConcurrencyConfig,
-        tenants: Mapping[str, CallAllowance] | None = None,
+        self, store: ToolKnowledgeStore, config: ConcurrencyConfig, tenants: Mapping[str, CallAllowance] | None = None
     ) -> None:
         """`config` says whether limits are shared. `tenants` by name; `*` is for each tenant without an entry."""
         self._store, self._tenants = store, tenants or {}

@@ -112,10 +112,7 @@ class InternalEndpoint:
     """An MCP server whose only clients are the other servers of the store."""
 
     def __init__(
-        self,
-        engine: ToolEngine,
-        executors: Mapping[str, ToolExecutor],
-        is_owner: Callable[[str], bool],
+        self, engine: ToolEngine, executors: Mapping[str, ToolExecutor], is_owner: Callable[[str], bool]
     ) -> None:
         """`executors` run calls here. `is_owner` says whether this server has the process of a tool."""
         from mcp.server import Server

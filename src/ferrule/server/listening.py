@@ -74,12 +74,7 @@ class InternalListener:
     """An application that is also served to the other workers and servers, while it runs."""
 
     def __init__(
-        self,
-        app: ASGIApp,
-        path: Path | None,
-        internal_socket: socket.socket | None = None,
-        *,
-        grace_seconds: int,
+        self, app: ASGIApp, path: Path | None, internal_socket: socket.socket | None = None, *, grace_seconds: int
     ) -> None:
         """`path` is where a private socket is to be made; `internal_socket` is bound to a port already."""
         self._app, self._path, self._internal_socket = app, path, internal_socket

@@ -50,11 +50,7 @@ def encode_body(content: Any) -> bytes:
 
 
 def json_response(
-    content: Any,
-    status: int = 200,
-    *,
-    headers: Mapping[str, str] | None = None,
-    media_type: str = "application/json",
+    content: Any, status: int = 200, *, headers: Mapping[str, str] | None = None, media_type: str = "application/json"
 ) -> Response:
     """Make a response with JSON."""
     return Response(

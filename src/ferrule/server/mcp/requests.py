@@ -245,10 +245,7 @@ class PausedCalls:
         self._paused: dict[str, ClientCall] = {}
 
     async def run(
-        self,
-        request: IncomingRequest,
-        identity: object,
-        execute: Callable[[ClientCall], Coroutine[Any, Any, Any]],
+        self, request: IncomingRequest, identity: object, execute: Callable[[ClientCall], Coroutine[Any, Any, Any]]
     ) -> Any:
         """Answer a request; returns the result, or the questions that are asked first."""
         call = ClientCall(request=request, identity=identity, messages=OrderedMessages(request))
