@@ -23,7 +23,7 @@ from ferrule.server.authentication import Client, Visibility
 from ferrule.server.call_limits import CallLimits
 from ferrule.server.fleet import ServerFleet
 from ferrule.server.idempotency import IdempotentRequests
-from ferrule.server.mcp.sessions import McpSessions
+from ferrule.server.mcp.direct_calls import McpSessions
 from ferrule.server.metrics import LimitSamples, ServerMetrics
 from ferrule.server.problems import Problem
 from ferrule.server.runs import Continuations, RunSummaries

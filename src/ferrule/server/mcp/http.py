@@ -14,10 +14,9 @@ from ferrule.library.library import UnifiedToolLibrary
 from ferrule.server.asgi import mark_endless
 from ferrule.server.authentication import Client
 from ferrule.server.fleet import ServerFleet
-from ferrule.server.mcp.direct_calls import DirectCalls
+from ferrule.server.mcp.direct_calls import DirectCalls, McpSessions
 from ferrule.server.mcp.forwarding import RequestForwarder, SessionForwarder
 from ferrule.server.mcp.server import McpServer
-from ferrule.server.mcp.sessions import McpSessions
 
 MAX_SESSIONS: Final = 2_000
 
@@ -61,7 +60,7 @@ class McpHttpApp:
         )
         server = self._server.server()
         self._manager = StreamableHTTPSessionManager(server, max_sessions=MAX_SESSIONS)
-        self._direct_calls = DirectCalls(self._server, self._server.sessions, server.server_info_stamp)
+        self._direct_calls = DirectCalls(self._server, server.server_info_stamp)
         self._forwarder = SessionForwarder(fleet, forwarder)
         self._server.paused_calls.make_token = self._forwarder.make_request_state
 

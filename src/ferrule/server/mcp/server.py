@@ -34,6 +34,7 @@ from ferrule.memory.failures import POLICIES, FailureClassifier
 from ferrule.server.asgi import mark_endless
 from ferrule.server.mcp.change_notifications import ChangeNotifications
 from ferrule.server.mcp.content import fit_result_to_older_protocol, make_mcp_result
+from ferrule.server.mcp.direct_calls import McpSessions
 from ferrule.server.mcp.names import ToolNames, fit_to_older_protocol
 from ferrule.server.mcp.requests import (
     LOG_LEVEL_STATE,
@@ -50,7 +51,6 @@ from ferrule.server.mcp.resources_and_prompts import (
     unwrap_answer,
     wait_for_servers,
 )
-from ferrule.server.mcp.sessions import McpSessions
 
 if TYPE_CHECKING:
     from mcp.server import Server
