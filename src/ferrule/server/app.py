@@ -47,8 +47,7 @@ from ferrule.server.call_limits import CallAllowance, CallLimits
 from ferrule.server.fleet import describe_event
 from ferrule.server.internal_mcp import InternalEndpoint, InternalRequests
 from ferrule.server.listening import InternalListener
-from ferrule.server.mcp.forwarding import RequestForwarder
-from ferrule.server.mcp.http import McpHttpApp, VirtualServer
+from ferrule.server.mcp.http import McpHttpApp, RequestForwarder, VirtualServer
 from ferrule.server.metrics import ObservedRequests
 from ferrule.server.oauth import TokenVerifier
 from ferrule.server.problems import Problem, handle_error, handle_invalid_request, json_response
@@ -145,7 +144,7 @@ def create_app(
     fleet, forwarder = services.fleet, RequestForwarder(services.fleet)
     selections: dict[str, VirtualServer | Collection[str]] = {"": VirtualServer(), **(virtual_servers or {})}
     mcp_apps = {
-        f"/mcp/{name}" if name else "/mcp": McpHttpApp(library, VirtualServer.of(each), policy, fleet, forwarder)
+        f"/mcp/{name}" if name else "/mcp": McpHttpApp(library, VirtualServer.of(each), policy, forwarder)
         for name, each in selections.items()
     }
 
