@@ -45,7 +45,6 @@ from ferrule.server.asgi import encode_event, event_stream, mark_endless
 from ferrule.server.authentication import Authenticator, Client
 from ferrule.server.call_limits import CallAllowance, CallLimits
 from ferrule.server.fleet import describe_event
-from ferrule.server.internal_mcp import InternalEndpoint, InternalRequests
 from ferrule.server.listening import InternalListener
 from ferrule.server.mcp.http import McpHttpApp, RequestForwarder, VirtualServer
 from ferrule.server.metrics import ObservedRequests
@@ -53,7 +52,7 @@ from ferrule.server.oauth import TokenVerifier
 from ferrule.server.problems import Problem, handle_error, handle_invalid_request, json_response
 from ferrule.server.reloading import MakeApp, ReloadableApp
 from ferrule.server.services import AnyClient, MakeOrchestrator, ReadingClient, Services, ServicesOfApp
-from ferrule.server.stateful_servers import SharedServers
+from ferrule.server.stateful_servers import InternalEndpoint, InternalRequests, StatefulServers
 from ferrule.server.store_changes import CHANGED, Part
 from ferrule.server.tokens import SESSION_SECONDS, Tokens
 from ferrule.telemetry.http import TracedApp
@@ -149,7 +148,7 @@ def create_app(
     }
 
     services.mcp_sessions.update((path, each.sessions) for path, each in mcp_apps.items())
-    shared = None if fleet.address is None else SharedServers(library.engine, fleet)
+    shared = None if fleet.address is None else StatefulServers(library.engine, fleet)
     mcp_servers: list[McpHttpApp | InternalEndpoint] = [*mcp_apps.values()]
     mcp_servers += [] if shared is None else [shared.endpoint]
 
