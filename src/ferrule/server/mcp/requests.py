@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Final
 
 from ferrule.core.aio import ProgressQueue
-from ferrule.core.call import Progress, ToolExecutionResult
+from ferrule.core.call import Progress, ToolExecutionContext, ToolExecutionResult
 from ferrule.core.content import as_text, replace_surrogates
 from ferrule.core.permission import Principal
 from ferrule.errors import APPROVAL_REQUIRED, CallCancelled, SetupError
@@ -105,6 +105,14 @@ class StdioClient(IncomingRequest):
 
     async def ask(self, key: str, request: Any) -> Any:
         return await connection_of(self._context).send_request(request, result_type=client_reply_type(request))
+
+
+def invalid_params(message: str, data: Any = None) -> Exception:
+    """Make the error of the protocol for a request that cannot be answered as it is."""
+    from mcp.shared.exceptions import MCPError
+    from mcp.types import INVALID_PARAMS
+
+    return MCPError(code=INVALID_PARAMS, message=message, data=data)
 
 
 def decode_headers(scope: Mapping[str, Any]) -> dict[str, str]:
@@ -245,26 +253,29 @@ class PausedCalls:
         self._paused: dict[str, ClientCall] = {}
 
     async def run(
-        self, request: IncomingRequest, identity: object, execute: Callable[[ClientCall], Coroutine[Any, Any, Any]]
+        self,
+        request: IncomingRequest,
+        identity: object,
+        execute: Callable[[ClientCall], Coroutine[Any, Any, Any]],
+        params: Any = None,
     ) -> Any:
-        """Answer a request; returns the result, or the questions that are asked first."""
+        """Answer a request; returns the result, or the questions that are asked first.
+
+        A request whose `params` have answers continues the call that has asked.
+        """
+        if getattr(params, "request_state", None) is not None:
+            return await self._resume(request, identity, params)
         call = ClientCall(request=request, identity=identity, messages=OrderedMessages(request))
         if request.waits_for_answers or not request.capabilities:
             return await answer_call(call, execute)
         call.task = asyncio.create_task(answer_call(call, execute))
         return await self._result_or_questions(call)
 
-    async def resume(self, request: IncomingRequest, identity: object, params: Any) -> Any:
-        """Continue a request that has asked; only who made it can answer, and only with the same request."""
+    async def _resume(self, request: IncomingRequest, identity: object, params: Any) -> Any:
+        """Continue a call that has asked; only who made it can answer, and only with the same request."""
         call = self._paused.get(params.request_state)
         if call is None or call.request.principal != request.principal or call.identity != identity:
-            from mcp.shared.exceptions import MCPError
-            from mcp.types import INVALID_PARAMS
-
-            raise MCPError(
-                code=INVALID_PARAMS,
-                message="This request does not wait for an answer, or no more. Make it again from the start.",
-            )
+            raise invalid_params("This request does not wait for an answer, or no more. Make it again from the start.")
         del self._paused[params.request_state]
         call.request = call.messages.request = request  # progress and log messages go to the request that is open now
         call.answer(params.input_responses or {})
@@ -337,24 +348,28 @@ class ApprovalQuestions:
     def __init__(self, approvals: Approvals) -> None:
         self._approvals = approvals
 
-    async def ask(self, call: ClientCall, result: ToolExecutionResult, name: str) -> str | None:
-        """Ask the user. Returns the id of the approval to repeat the call with; None to keep the result."""
-        approval_id = result.metadata.get("approval_id")
-        if result.error_type != APPROVAL_REQUIRED or not approval_id:
-            return None
+    async def execute(
+        self,
+        call: ClientCall,
+        name: str,
+        context: ToolExecutionContext,
+        execute: Callable[[ToolExecutionContext], Awaitable[ToolExecutionResult]],
+    ) -> ToolExecutionResult:
+        """Make a call. One that needs approval is made again when somebody has decided."""
+        result = await execute(context)
+        if result.error_type != APPROVAL_REQUIRED or not (approval_id := result.metadata.get("approval_id")):
+            return result
         if not call.request.may_approve or "elicitation" not in call.capabilities:
-            return None
+            return result
         asking = asyncio.ensure_future(self._ask_user(call, str(approval_id), name))
         watching = asyncio.ensure_future(self._wait_for_decision(str(approval_id)))
         try:
             await asyncio.wait({asking, watching}, return_when=asyncio.FIRST_COMPLETED)
-            if asking.done():
-                is_decided = asking.result()
-                return str(approval_id) if is_decided else None
-            return str(approval_id)
+            is_decided = asking.result() if asking.done() else True
         finally:
             asking.cancel()
             watching.cancel()
+        return await execute(replace(context, approval_id=str(approval_id))) if is_decided else result
 
     async def _ask_user(self, call: ClientCall, approval_id: str, name: str) -> bool:
         """Return whether the user has decided by this question. Cancelling it leaves the request in the inbox."""
@@ -365,7 +380,7 @@ class ApprovalQuestions:
         arguments = as_text(request.arguments)
         if (
             len(arguments) > MAX_ARGUMENTS_LENGTH
-        ):  # a person cannot approve what is not shown: the request waits in the inbox
+        ):  # what is not shown cannot be approved: the request waits in the inbox
             return False
         action = request.tool_id if request.action == request.tool_id else f"{request.tool_id} ({request.action})"
         through = "" if request.tool_id in name else f", made by {name!r},"

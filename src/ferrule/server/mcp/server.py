@@ -26,7 +26,7 @@ from ferrule.core.permission import CallPolicy, Principal
 from ferrule.core.spec import Tool, ToolCapability
 from ferrule.engine import ToolEngineConfig
 from ferrule.engine.config import NO_FOLDER
-from ferrule.errors import APPROVAL_REQUIRED, FerruleError, SetupError, ToolNotFound
+from ferrule.errors import FerruleError, SetupError, ToolNotFound
 from ferrule.kinds.mcp.relay import FIRST_MODERN_VERSION, ask_client
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory import RunMemory
@@ -45,12 +45,7 @@ from ferrule.server.mcp.requests import (
     StdioClient,
     connection_of,
 )
-from ferrule.server.mcp.resources_and_prompts import (
-    ResourcesAndPrompts,
-    ServerRequests,
-    unwrap_answer,
-    wait_for_servers,
-)
+from ferrule.server.mcp.resources_and_prompts import ResourcesAndPrompts, unwrap_answer, wait_for_servers
 
 if TYPE_CHECKING:
     from mcp.server import Server
@@ -99,7 +94,6 @@ class McpServer:
         self.paused_calls = PausedCalls()
         self._names = ToolNames(library, policy, self._tools, has_plain_names=plain_names, is_search=search)
         self._resources_and_prompts = ResourcesAndPrompts(library, policy, has_plain_names=plain_names)
-        self._requests = ServerRequests(library, policy)
         self._changes = ChangeNotifications()
         self.sessions = McpSessions()
         self._local_client: StdioClient | None = None
@@ -115,9 +109,12 @@ class McpServer:
     async def serve_stdio(self, *, max_message_size: int = MAX_MESSAGE_SIZE) -> None:
         """Serve the client that started this process, until it disconnects.
 
-        A message of more than `max_message_size` bytes is skipped.
+        A message of more than `max_message_size` bytes is skipped. Raises SetupError if a tool to offer does not exist.
         """
-        self._check_tools()
+        tool_ids = self._library.engine.registry.snapshot().by_id
+        for name in self._tools or ():
+            if name not in tool_ids and name.isidentifier() and "__" not in name:  # neither a pattern nor an action
+                raise SetupError(f"The library has no tool {name!r}.{did_you_mean(name, tool_ids)}")
         if self._remembers:
             policies = {kind: replace(policy, rest=policy.rest or RETRY_INTERVAL) for kind, policy in POLICIES.items()}
             self._memory = RunMemory(classifier=FailureClassifier(policies=policies))
@@ -170,18 +167,15 @@ class McpServer:
     async def call_tool(self, context: Any, params: Any) -> Any:
         from mcp.types import CallToolResult
 
-        request = self.make_request(context)
-        identity = ("tools/call", params.name, params.arguments)
-        if params.request_state is not None:
-            result = await self.paused_calls.resume(request, identity, params)
-        else:
-            result = await self.call(request, params.name, params.arguments)
+        result = await self.call(self.make_request(context), params.name, params.arguments, params)
         return CallToolResult.model_validate(result) if isinstance(result, dict) else result
 
-    async def call(self, request: IncomingRequest, name: str, arguments: dict[str, Any] | None) -> Any:
+    async def call(
+        self, request: IncomingRequest, name: str, arguments: dict[str, Any] | None, params: Any = None
+    ) -> Any:
         """Call a tool; returns its result as JSON or as its server gave it, or what the client is asked first."""
         execute = partial(self._call, name=name, arguments=arguments or {})
-        return await self.paused_calls.run(request, ("tools/call", name, arguments), execute)
+        return await self.paused_calls.run(request, ("tools/call", name, arguments), execute, params)
 
     async def _call(self, call: ClientCall, *, name: str, arguments: dict[str, Any]) -> Any:
         principal = call.request.principal
@@ -202,25 +196,23 @@ class McpServer:
     async def _execute(
         self, call: ClientCall, name: str, action: str | None, arguments: dict[str, Any]
     ) -> ToolExecutionResult:
-        principal = call.request.principal
-        context = ToolExecutionContext(
-            caller_id=principal.name,
-            caller_type=CALLER_CONVERSATION_AGENT,
-            conversation_id=_conversation_of(principal),
-            principal=principal,
-            leaves_validation_to_tool=True,
-            policy=self._policy,
-            memory=self._memory,
-        )
+        context = self._make_context(call.request.principal, leaves_validation_to_tool=True, memory=self._memory)
         execute = partial(
             execute_named, self._library, name, arguments, action=action, on_progress=call.messages.add_progress
         )
         async with call.request.limit():
-            result = await execute(context)
-            if result.error_type != APPROVAL_REQUIRED:
-                return result
-            approval_id = await self._approvals.ask(call, result, name if action is None else f"{name}__{action}")
-            return result if approval_id is None else await execute(replace(context, approval_id=approval_id))
+            label = name if action is None else f"{name}__{action}"
+            return await self._approvals.execute(call, label, context, execute)
+
+    def _make_context(self, principal: Principal, **options: Any) -> ToolExecutionContext:
+        return ToolExecutionContext(
+            caller_id=principal.name,
+            caller_type=CALLER_CONVERSATION_AGENT,
+            conversation_id=_conversation_of(principal),
+            principal=principal,
+            policy=self._policy,
+            **options,
+        )
 
     # Who asks
 
@@ -320,27 +312,20 @@ class McpServer:
         self, call: ClientCall, tool: Tool, action: ToolCapability, params: Mapping[str, Any]
     ) -> Any:
         """Ask a server for a resource or a prompt, as a call of the client."""
-        principal = call.request.principal
-        context = self._requests.make_context(principal, _conversation_of(principal))
-        result = await self._requests.execute(tool, action, params, context)
-        approval_id = await self._approvals.ask(call, result, f"{tool.id}__{action.name}")
-        if approval_id is not None:
-            result = await self._requests.execute(tool, action, params, replace(context, approval_id=approval_id))
-        return unwrap_answer(result)
+        execute = partial(self._resources_and_prompts.execute, tool, action, params)
+        context = self._make_context(call.request.principal)
+        return unwrap_answer(await self._approvals.execute(call, f"{tool.id}__{action.name}", context, execute))
 
     async def _forward_request(
         self, context: Any, params: Any, identity: object, operation: Callable[[ClientCall], Awaitable[Any]]
     ) -> Any:
         """Ask a server behind this one, which may ask the client meanwhile."""
-        request = self.make_request(context)
-        if getattr(params, "request_state", None) is not None:
-            return await self.paused_calls.resume(request, identity, params)
 
         async def execute(call: ClientCall) -> Any:
             async with call.request.limit():
                 return await operation(call)
 
-        return await self.paused_calls.run(request, identity, execute)
+        return await self.paused_calls.run(self.make_request(context), identity, execute, params)
 
     async def subscribe_resource(self, context: Any, params: Any) -> Any:
         from mcp.types import EmptyResult
@@ -383,15 +368,6 @@ class McpServer:
         connection_of(context).state[LOG_LEVEL_STATE] = params.level
         await self._changes.lower_log_level(params.level, self._library.engine.mcp.set_log_level)
         return EmptyResult()
-
-    # Changes
-
-    def _check_tools(self) -> None:
-        """Check the tools to offer. Raises SetupError for a tool that does not exist."""
-        tool_ids = self._library.engine.registry.snapshot().by_id
-        for name in self._tools or ():
-            if name not in tool_ids and name.isidentifier() and "__" not in name:  # neither a pattern nor an action
-                raise SetupError(f"The library has no tool {name!r}.{did_you_mean(name, tool_ids)}")
 
 
 @lru_cache(1_000)
@@ -436,20 +412,14 @@ logger = logging.getLogger("ferrule.server")
 # Standard input and output as a transport
 
 
-def _user() -> str:
-    try:
-        return str(os.getuid())
-    except AttributeError:  # Windows
-        return getpass.getuser()
-
-
 @lru_cache(100)
 def identify_stdio_client(name: str) -> str:
     """Return an id for the client of this process that stays the same when the client is started again.
 
     It is made from the user, the machine, the name of the client, the folder, and how the client starts this process.
     """
-    parts = [platform.node(), _user(), name, os.getcwd(), *sys.argv[1:]]
+    user = str(os.getuid()) if hasattr(os, "getuid") else getpass.getuser()  # Windows has no ids
+    parts = [platform.node(), user, name, os.getcwd(), *sys.argv[1:]]
     return sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
