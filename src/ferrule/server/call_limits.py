@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from ferrule.concurrency import ConcurrencyConfig, Slot, ToolConcurrencyController
 from ferrule.concurrency.fleet import renew_in
@@ -37,17 +37,6 @@ class CallAllowance:
     max_concurrent: int | None = None
 
 
-class CallLimit(Protocol):
-    """Keeps the calls of a token or a tenant within what they may be."""
-
-    def slot(self, calls: int, most: int, /) -> AbstractAsyncContextManager[int]:
-        """For the time of some calls; yields how many may run concurrently, at most `most`.
-
-        Rejected when there are too many.
-        """
-        ...
-
-
 class ServerCallLimit:
     """A limit that holds on this server."""
 
@@ -59,6 +48,10 @@ class ServerCallLimit:
 
     @asynccontextmanager
     async def slot(self, calls: int, most: int, /) -> AsyncIterator[int]:
+        """Count some calls while they run, and yield how many may run concurrently, at most `most`.
+
+        Raises Rejected when there are too many.
+        """
         limit = self._allowance.max_concurrent
         slots = most if limit is None else min(most, limit - self._running)
         if slots < 1:
@@ -98,6 +91,7 @@ class FleetCallLimit:
 
     @asynccontextmanager
     async def slot(self, calls: int, most: int, /) -> AsyncIterator[int]:
+        """Do the same as `ServerCallLimit.slot`."""
         limit, controller = self._allowance.max_concurrent, self._controller
         if limit is not None and self._running >= limit:
             raise _too_many_running(self._allowance, self._running)
@@ -133,15 +127,19 @@ class FleetCallLimit:
         while calls and (slot := self._controller.try_acquire_separately(self._rate_bucket)) is not None:
             self._controller.release(slot)
             calls -= 1
-        for outcome in await asyncio.gather(*(self._start_one() for _ in range(calls)), return_exceptions=True):
+
+        async def start_one() -> None:
+            self._controller.release(await self._controller.acquire_separately(self._rate_bucket))
+
+        for outcome in await asyncio.gather(*(start_one() for _ in range(calls)), return_exceptions=True):
             if isinstance(outcome, Rejected):
                 seconds = int(outcome.details.get("retry_after", SLOT_TIMEOUT)) + 1
                 raise _too_many_a_minute(self._allowance, seconds, None) from None
             if outcome is not None:
                 raise outcome
 
-    async def _start_one(self) -> None:
-        self._controller.release(await self._controller.acquire_separately(self._rate_bucket))
+
+CallLimit: TypeAlias = ServerCallLimit | FleetCallLimit
 
 
 class ClientCalls:
