@@ -13,10 +13,10 @@ from pydantic import ConfigDict, Field, StrictBool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ferrule.core.permission import EFFECT_TIERS, LOCAL_USER, Decision, EffectTier, Principal
+from ferrule.core.permission import EFFECT_TIERS, LOCAL_USER, EffectTier, Principal
 from ferrule.core.spec import Tool, ToolCapability
 from ferrule.errors import ToolNotFound
-from ferrule.policy.policy import DEFAULT_RULES, Permissions, Policy, Rule, find_rules_without_tools, matches_principal
+from ferrule.policy.policy import DEFAULT_RULES, Policy, Rule, find_rules_without_tools, matches_principal
 from ferrule.server.authentication import Client
 from ferrule.server.problems import Problem, json_response
 from ferrule.server.services import (
@@ -234,10 +234,13 @@ async def predict_decision(body: PolicyTest, services: ServicesOfApp, client: Ad
     tool, capability = _find_action(body, services, client)
     permissions = services.engine.permissions(principal, services.policy)
     checked = services.engine.check(tool, body.arguments, capability.name)
+    # As the engine decides: about the arguments as they are written, and as the tool gets them.
     variants = [body.arguments, *([checked.validated_params] if checked.is_valid else ())]
+    decisions = [permissions.decide(tool, capability, arguments) for arguments in variants]
+    decision = next((each for each in decisions if each.verdict != "allow"), decisions[-1])
     return json_response(
         {
-            **asdict(_decide(permissions, tool, capability, variants)),
+            **asdict(decision),
             "principal": principal.label,
             "tool_id": tool.id,
             "action": capability.name,
@@ -270,12 +273,6 @@ def _find_action(body: PolicyTest, services: Services, client: Client) -> tuple[
     if not client.sees_all_tenants and not services.permissions(client).may_call(tool, capability):
         raise Problem(404, f"There is no tool {body.tool!r} here.")
     return tool, capability
-
-
-def _decide(permissions: Permissions, tool: Tool, capability: ToolCapability, variants: list[Any]) -> Decision:
-    """As the engine decides: about the arguments as they are written, and as the tool gets them."""
-    decisions = [permissions.decide(tool, capability, arguments) for arguments in variants]
-    return next((decision for decision in decisions if decision.verdict != "allow"), decisions[-1])
 
 
 # Who administered the server

@@ -34,19 +34,10 @@ TYPES: Final[dict[str, dict[str, Any]]] = {
     "object": {"type": "object"},
     "any": {},
 }
-_BASES: Final[dict[str, Any]] = {
-    "ApprovalRequest": ApprovalRequest,
-    "Budget": Budget,
-    "BudgetState": BudgetState,
-    "CallInterval": CallInterval,
-    "CallStatistics": CallStatistics,
-    "ConcurrencyMetrics": ConcurrencyMetrics,
-    "CostSummary": CostSummary,
-    "Decision": Decision,
-    "FailurePattern": FailurePattern,
-    "Rule": Rule,
-    "Turn": Turn,
-}
+_BASES: Final[tuple[Any, ...]] = (
+    *(ApprovalRequest, Budget, BudgetState, CallInterval, CallStatistics, ConcurrencyMetrics, CostSummary, Decision),
+    *(FailurePattern, Rule, Turn),
+)
 """Values that are answered with as they are."""
 OBJECTS: Final = {
     "Action": "name:text model_name:text description:text effect:text needs_approval:flag",
@@ -239,11 +230,11 @@ def _complete_operation(method: str, path: str, operation: dict[str, Any]) -> No
 def make_components() -> dict[str, Any]:
     """Return the schemas that responses refer to."""
     components: dict[str, Any] = {}
-    for name, base in _BASES.items():
+    for base in _BASES:
         schema = TypeAdapter(base).json_schema(mode="serialization", ref_template=f"{REF}{{model}}")
         components |= schema.pop("$defs", {})
         schema.pop("additionalProperties", None)
-        components[name] = schema
+        components[base.__name__] = schema
     return components | {name: make_schema(fields) for name, fields in OBJECTS.items()}
 
 

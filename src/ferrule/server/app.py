@@ -22,7 +22,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Final
 
-from fastapi import FastAPI, Query
+from fastapi import APIRouter, FastAPI, Query
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -207,7 +207,7 @@ def _add_routes(
         access_routes.costs_router,
     ):
         app.include_router(router)
-    _add_own_routes(app)
+    app.include_router(router)
     app.router.routes += [] if verifier is None else verifier.routes()
     for path, mcp_app in mcp_apps.items():
         # In front: the routes are tried in their order, and this one is used most.
@@ -278,27 +278,23 @@ class FrequentRequests:
 # Health, sessions and events
 
 
-def _add_own_routes(app: FastAPI) -> None:
-    app.add_api_route("/healthz", get_health, methods=["GET"], tags=["server"])
-    app.add_api_route("/readyz", get_readiness, methods=["GET"], tags=["server"])
-    app.add_api_route("/metrics", get_metrics, methods=["GET"], tags=["server"])
-    app.add_api_route("/v1/session", open_session, methods=["POST"], tags=["access"], status_code=201)
-    app.add_api_route("/v1/session", close_session, methods=["DELETE"], tags=["access"])
-    app.add_api_route("/v1/me", show_client, methods=["GET"], tags=["access"])
-    app.add_api_route("/v1/events", stream_events, methods=["GET"], tags=["events"])
+router = APIRouter()
 
 
+@router.get("/healthz", tags=["server"])
 async def get_health() -> Response:
     """Return whether the process answers."""
     return json_response({"status": "ok", "version": _version()})
 
 
+@router.get("/readyz", tags=["server"])
 async def get_readiness(services: ServicesOfApp) -> Response:
     """Return whether the server can do all its work: the store answers, and has accepted all records."""
     await services.check_store()
     return json_response({"status": "ok"})
 
 
+@router.get("/metrics", tags=["server"])
 async def get_metrics(services: ServicesOfApp, client: ReadingClient) -> Response:
     """Return calls, requests, durations, rejections, slots and queues of all workers, in Prometheus' format."""
     if not client.sees_all_tenants:
@@ -307,6 +303,7 @@ async def get_metrics(services: ServicesOfApp, client: ReadingClient) -> Respons
     return Response(services.metrics.render(living), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
+@router.post("/v1/session", tags=["access"], status_code=201)
 async def open_session(request: Request, services: ServicesOfApp, client: AnyClient) -> Response:
     """Exchange a token for a cookie, with which a page can make requests and read events."""
     if client.token is None:
@@ -323,6 +320,7 @@ async def open_session(request: Request, services: ServicesOfApp, client: AnyCli
     return response
 
 
+@router.delete("/v1/session", tags=["access"])
 async def close_session(request: Request, services: ServicesOfApp, client: AnyClient) -> Response:
     """End a session."""
     text = request.cookies.get(SESSION_COOKIE)
@@ -336,6 +334,7 @@ async def close_session(request: Request, services: ServicesOfApp, client: AnyCl
     return response
 
 
+@router.get("/v1/me", tags=["access"])
 async def show_client(client: AnyClient) -> Response:
     """Return who the client is, and what it may do."""
     permissions = [name for name in ("read", "call", "approve", "administer") if client.may(name)]
@@ -343,6 +342,7 @@ async def show_client(client: AnyClient) -> Response:
     return json_response({"name": client.name, "permissions": permissions, "token": token})
 
 
+@router.get("/v1/events", tags=["events"])
 async def stream_events(
     services: ServicesOfApp,
     client: ReadingClient,

@@ -282,8 +282,11 @@ async def list_calls(
         after=after,
         limit=limit,
     )
-    describe = _summarize_call_record if brief else ToolCallRecord.to_dict
-    return json_response({"calls": list(map(describe, records))})
+    calls = [record.to_dict() for record in records]
+    for call in calls if brief else ():
+        for name in ("params", "result", "metadata", "fingerprint"):
+            del call[name]
+    return json_response({"calls": calls})
 
 
 @router.get("/calls/{call_id}", tags=["calls"])
@@ -368,14 +371,6 @@ async def get_limits(services: ServicesOfApp, client: ReadingClient) -> Response
     if client.sees_all_tenants:  # the names of buckets and their load are about all tenants
         described |= {"buckets": concurrency.get_bucket_metrics(), "samples": services.limit_samples.describe()}
     return json_response(described)
-
-
-def _summarize_call_record(record: ToolCallRecord) -> dict[str, Any]:
-    """Return a record in a long list: what is shown only of one call is left out."""
-    described = record.to_dict()
-    for name in ("params", "result", "metadata", "fingerprint"):
-        del described[name]
-    return described
 
 
 async def _find_record(call_id: str, services: Services, client: Client) -> ToolCallRecord:

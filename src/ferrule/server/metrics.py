@@ -39,6 +39,8 @@ access_logger = logging.getLogger("ferrule.access")
 
 MAX_LABELS: Final = 500
 """Different values of a metric's labels; further ones are counted as `other`."""
+OPEN_LABELS: Final = frozenset({"bucket", "model", "name", "route", "tenant", "tool"})
+"""Labels whose values may be many."""
 MAX_SAMPLES: Final = 720
 SAMPLE_INTERVAL: Final = 5.0
 BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -55,42 +57,29 @@ class MetricKind:
     type: str
     text: str
     labels: Labels
-    open_labels: frozenset[str] = frozenset()
-    """Labels whose values may be many."""
-
-
-def _open(*names: str) -> frozenset[str]:
-    return frozenset(names)
 
 
 METRICS: Final = {
-    "ferrule_tool_call_duration_seconds": MetricKind("histogram", "How long tools ran.", ("tool",), _open("tool")),
-    "ferrule_tool_calls": MetricKind("counter", "Calls that have ended.", ("tool", "status"), _open("tool")),
-    "ferrule_tool_calls_rejected": MetricKind(
-        "counter", "Calls that were rejected.", ("reason", "bucket"), _open("bucket")
-    ),
-    "ferrule_cost": MetricKind(
-        "counter", "What calls and models' replies cost.", ("kind", "name", "tenant"), _open("name", "tenant")
-    ),
-    "ferrule_model_requests": MetricKind("counter", "Requests to models.", ("model", "status"), _open("model")),
-    "ferrule_model_tokens": MetricKind("counter", "Tokens that models used.", ("model", "direction"), _open("model")),
-    "ferrule_approval_requests": MetricKind("counter", "Calls that people were asked about.", ("tool",), _open("tool")),
-    "ferrule_approval_decisions": MetricKind(
-        "counter", "What people decided about calls.", ("tool", "decision"), _open("tool")
-    ),
+    "ferrule_tool_call_duration_seconds": MetricKind("histogram", "How long tools ran.", ("tool",)),
+    "ferrule_tool_calls": MetricKind("counter", "Calls that have ended.", ("tool", "status")),
+    "ferrule_tool_calls_rejected": MetricKind("counter", "Calls that were rejected.", ("reason", "bucket")),
+    "ferrule_cost": MetricKind("counter", "What calls and models' replies cost.", ("kind", "name", "tenant")),
+    "ferrule_model_requests": MetricKind("counter", "Requests to models.", ("model", "status")),
+    "ferrule_model_tokens": MetricKind("counter", "Tokens that models used.", ("model", "direction")),
+    "ferrule_approval_requests": MetricKind("counter", "Calls that people were asked about.", ("tool",)),
+    "ferrule_approval_decisions": MetricKind("counter", "What people decided about calls.", ("tool", "decision")),
     HTTP_DURATION: MetricKind(
         "histogram",
         "How long requests took, without streams that have no end. Refused ones have the status 429.",
         ("method", "route", "status"),
-        _open("route"),
     ),
     "ferrule_store_failures": MetricKind("counter", "What the store could not record, or not at first.", ()),
     "ferrule_store_backlog": MetricKind("gauge", "Bytes of records that wait for the database (memory: lines).", ()),
     "ferrule_mcp_sessions": MetricKind("gauge", "Open sessions of MCP clients.", ("server",)),
-    "ferrule_queue_depth": MetricKind("gauge", "Calls that wait for a slot.", ("bucket",), _open("bucket")),
-    "ferrule_slots_in_use": MetricKind("gauge", "Calls that have a slot.", ("bucket",), _open("bucket")),
+    "ferrule_queue_depth": MetricKind("gauge", "Calls that wait for a slot.", ("bucket",)),
+    "ferrule_slots_in_use": MetricKind("gauge", "Calls that have a slot.", ("bucket",)),
     "ferrule_slots": MetricKind(
-        "gauge", "Slots of a bucket; leased and adaptive ones as they are now.", ("bucket", "limit"), _open("bucket")
+        "gauge", "Slots of a bucket; leased and adaptive ones as they are now.", ("bucket", "limit")
     ),
 }
 
@@ -115,11 +104,8 @@ class MetricValues:
         numbers = values.get(labels)
         if numbers is None:
             if len(values) >= MAX_LABELS:
-                kind = METRICS[name]
-                labels = tuple(
-                    "other" if each in kind.open_labels else value
-                    for each, value in zip(kind.labels, labels, strict=True)
-                )
+                named = zip(METRICS[name].labels, labels, strict=True)
+                labels = tuple("other" if label in OPEN_LABELS else value for label, value in named)
             numbers = values.setdefault(labels, [0.0] * size)
         return numbers
 
@@ -148,14 +134,13 @@ class MetricValues:
         """Yield the metrics, as a collector of `prometheus_client`."""
         from prometheus_client import core
 
+        families: dict[str, Any] = {
+            "counter": core.CounterMetricFamily,
+            "gauge": core.GaugeMetricFamily,
+            "histogram": core.HistogramMetricFamily,
+        }
         for name, kind in METRICS.items():
-            family: Any
-            if kind.type == "histogram":
-                family = core.HistogramMetricFamily(name, kind.text, labels=kind.labels)
-            elif kind.type == "counter":
-                family = core.CounterMetricFamily(name, kind.text, labels=kind.labels)
-            else:
-                family = core.GaugeMetricFamily(name, kind.text, labels=kind.labels)
+            family = families[kind.type](name, kind.text, labels=kind.labels)
             for labels, numbers in self._values[name].items():
                 if kind.type == "histogram":
                     limits = [*map(str, BUCKETS), "+Inf"]

@@ -91,17 +91,12 @@ def _describe_missing_route(request: Request, status: int) -> Problem:
     path = request.url.path[:200]
     if status == 404:
         return Problem(404, f"There is nothing at {path!r}. /openapi.json lists the paths of this server.")
-    methods = ", ".join(_find_methods(request))
+    routes = request.app.router.routes  # each route knows only its own methods
+    scopes = {method: {**request.scope, "method": method} for method in _METHODS}
+    methods = ", ".join(n for n, scope in scopes.items() if any(r.matches(scope)[0] is Match.FULL for r in routes))
     return Problem(
         405, f"{path!r} cannot be used with {request.method}, only with {methods}.", headers={"Allow": methods}
     )
-
-
-def _find_methods(request: Request) -> list[str]:
-    """Find all methods of a path. Each route knows only its own methods."""
-    routes = request.app.router.routes
-    scopes = {method: {**request.scope, "method": method} for method in _METHODS}
-    return [name for name, scope in scopes.items() if any(route.matches(scope)[0] is Match.FULL for route in routes)]
 
 
 async def handle_invalid_request(request: Request, error: Any) -> Response:

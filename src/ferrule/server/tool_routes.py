@@ -218,13 +218,16 @@ async def show_server(name: str, services: ServicesOfApp, client: ReadingClient)
     described = await _describe_server(tool, services, client)
     if _may_administer(client):
         pins = await read_pins(store, tool.id)
+        texts: dict[str, PinnedText] = dict(pins.actions)
+        if pins.instructions is not None and pins.instructions.text:
+            texts[INSTRUCTIONS] = pins.instructions
         described |= {
             "log": list(services.engine.mcp.describe_state(tool.id).log),
             "location": config_of_tool(tool).location,
             "is_pinned": pins.is_known,
             "pins": [
                 {"action": action, "text": store.redaction.redact_text(pin.text)}
-                for action, pin in sorted(_collect_texts(pins).items())
+                for action, pin in sorted(texts.items())
             ],
             "removed": sorted(pins.actions.keys() - {each.name for each in tool.spec.capabilities}),
         }
@@ -248,12 +251,6 @@ async def _describe_server(tool: Tool, services: Services, client: Client) -> di
         "actions": len(capabilities),
         "changes": [{"action": action, "diff": diff} for action, diff in diffs.items() if diff],
     }
-
-
-def _collect_texts(pins: ServerPins) -> dict[str, PinnedText]:
-    if pins.instructions is None or not pins.instructions.text:
-        return dict(pins.actions)
-    return {INSTRUCTIONS: pins.instructions, **pins.actions}
 
 
 def _names_of_parts(tool: Tool, capabilities: Sequence[ToolCapability]) -> list[str]:

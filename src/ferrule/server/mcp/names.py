@@ -173,19 +173,15 @@ class ToolNames:
         own_names = Counter(action.capability.name if is_of_server(action) else action.name for action in actions)
         offered: dict[str, NamedAction] = {}
         for action in actions:
-            named = self._name(action, own_names)
-            offered.setdefault(named.name, named)
+            if is_of_server(action):
+                own_name = action.capability.name
+                is_plain = self._has_plain_names and own_names[own_name] == 1
+                name = own_name if is_plain else model_name(action.spec.tool_id, own_name)
+                action = NamedAction(name=name, spec=action.spec, capability=action.capability)
+            offered.setdefault(action.name, action)
         if type(permissions.policy) is Policy and len(self._actions) < MAX_KNOWN_PRINCIPALS:
             self._actions[principal] = offered
         return offered
-
-    def _name(self, action: NamedAction, own_names: Counter[str]) -> NamedAction:
-        if not is_of_server(action):
-            return action
-        own_name = action.capability.name
-        is_plain = self._has_plain_names and own_names[own_name] == 1
-        name = own_name if is_plain else model_name(action.spec.tool_id, own_name)
-        return NamedAction(name=name, spec=action.spec, capability=action.capability)
 
     def _annotations(self, action: NamedAction) -> ToolAnnotations | None:
         """Describe what a call may do, over all tools of that name that might execute it."""
