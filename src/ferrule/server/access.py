@@ -19,10 +19,9 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ferrule.server.asgi import is_endless
 from ferrule.server.authentication import Authenticator, Client
 from ferrule.server.mcp.requests import CLIENT_HEADERS
-from ferrule.server.problems import Problem, problem_of_error
+from ferrule.server.responses import Problem, is_endless, problem_of_error
 
 logger = logging.getLogger("ferrule.server")
 

@@ -18,7 +18,7 @@ from ferrule.core.spec import Tool, ToolCapability
 from ferrule.errors import ToolNotFound
 from ferrule.policy.policy import DEFAULT_RULES, Policy, Rule, find_rules_without_tools, matches_principal
 from ferrule.server.authentication import Client
-from ferrule.server.problems import Problem, json_response
+from ferrule.server.responses import Problem, json_response
 from ferrule.server.services import (
     AdminClient,
     CallingClient,

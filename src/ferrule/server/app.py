@@ -41,7 +41,6 @@ from ferrule.policy.policy import check_policy
 from ferrule.server import access_routes, call_routes, chat_routes, question_routes, tool_routes
 from ferrule.server.access import MAX_BODY_SIZE, SESSION_COOKIE, AccessControl
 from ferrule.server.api_document import complete_document
-from ferrule.server.asgi import encode_event, event_stream, mark_endless
 from ferrule.server.authentication import Authenticator, Client
 from ferrule.server.call_limits import CallAllowance, CallLimits
 from ferrule.server.fleet import describe_event
@@ -49,8 +48,16 @@ from ferrule.server.listening import InternalListener
 from ferrule.server.mcp.http import McpHttpApp, RequestForwarder, VirtualServer
 from ferrule.server.metrics import ObservedRequests
 from ferrule.server.oauth import TokenVerifier
-from ferrule.server.problems import Problem, handle_error, handle_invalid_request, json_response
 from ferrule.server.reloading import MakeApp, ReloadableApp
+from ferrule.server.responses import (
+    Problem,
+    encode_event,
+    event_stream,
+    handle_error,
+    handle_invalid_request,
+    json_response,
+    mark_endless,
+)
 from ferrule.server.services import AnyClient, MakeOrchestrator, ReadingClient, Services, ServicesOfApp
 from ferrule.server.stateful_servers import InternalEndpoint, InternalRequests, StatefulServers
 from ferrule.server.store_changes import CHANGED, Part

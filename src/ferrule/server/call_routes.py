@@ -31,10 +31,20 @@ from ferrule.errors import (
     TOOL_NOT_FOUND,
     VALIDATION_ERROR,
 )
-from ferrule.server.asgi import SendEvent, encode_event, event_stream, read_body, send_json, stream_of_task
 from ferrule.server.authentication import Client
 from ferrule.server.mcp import execute_named, make_content_blocks
-from ferrule.server.problems import Problem, encode_body, json_response, problem_of_error
+from ferrule.server.responses import (
+    Problem,
+    SendEvent,
+    encode_body,
+    encode_event,
+    event_stream,
+    json_response,
+    problem_of_error,
+    read_body,
+    send_json,
+    stream_of_task,
+)
 from ferrule.server.services import CallingClient, Limit, Moment, ReadingClient, RequestBody, Services, ServicesOfApp
 from ferrule.server.stateful_servers import UNREACHABLE
 from ferrule.store.queries import CallFilter

@@ -17,10 +17,9 @@ from ferrule.agent.answer import AgentState, CallEnded, CallStarted, TextPiece, 
 from ferrule.core.content import encode_json
 from ferrule.core.messages import Message, text_of_message
 from ferrule.orchestrator.strategy_runner import StrategyChosen
-from ferrule.server.asgi import encode_event, event_stream, stream_of_task
 from ferrule.server.authentication import Client
-from ferrule.server.problems import Problem, json_response
 from ferrule.server.question_routes import MAX_QUESTION_LENGTH, describe_event
+from ferrule.server.responses import Problem, encode_event, event_stream, json_response, stream_of_task
 from ferrule.server.services import CallingClient, ReadingClient, Services, ServicesOfApp
 
 router = APIRouter(prefix="/v1", tags=["openai"])

@@ -19,7 +19,7 @@ from ferrule.core.content import encode_json
 from ferrule.engine import ToolEngine
 from ferrule.errors import StoreError, ToolNotFound
 from ferrule.server.authentication import Client
-from ferrule.server.problems import Problem, problem_of_error
+from ferrule.server.responses import Problem, problem_of_error
 from ferrule.store import client_requests
 from ferrule.store.database import StoreDatabase
 

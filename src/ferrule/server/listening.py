@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.supervisors import Multiprocess
 
-from ferrule.server.asgi import is_endless
+from ferrule.server.responses import is_endless
 
 MAX_PORTS: Final = 100
 """How many ports are tried for the internal listeners of the workers."""

@@ -27,8 +27,8 @@ from ferrule.core.events import ToolEngineEvent, ToolEngineEventType
 from ferrule.engine import ToolEngine
 from ferrule.errors import REJECTED
 from ferrule.server.access import API_PREFIXES, PUBLIC_PATHS
-from ferrule.server.asgi import is_endless
 from ferrule.server.listening import is_internal
+from ferrule.server.responses import is_endless
 from ferrule.telemetry.http import find_route
 
 if TYPE_CHECKING:

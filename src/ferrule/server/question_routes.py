@@ -24,10 +24,9 @@ from ferrule.memory.conversation import CONVERSATION_PREFIX, ConversationMemory,
 from ferrule.memory.failure_history import FailureHistory
 from ferrule.orchestrator.strategy_runner import StrategyChosen
 from ferrule.policy.approvals import Approval, ApprovalRequest, ApprovalState
-from ferrule.server.asgi import encode_event, event_stream, stream_of_task
 from ferrule.server.authentication import Client
 from ferrule.server.call_routes import ConversationId
-from ferrule.server.problems import Problem, json_response
+from ferrule.server.responses import Problem, encode_event, event_stream, json_response, stream_of_task
 from ferrule.server.runs import describe_whole_run
 from ferrule.server.services import (
     AdminClient,

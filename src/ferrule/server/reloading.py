@@ -22,7 +22,7 @@ from ferrule.core.aio import cancel_all
 from ferrule.errors import FerruleError
 from ferrule.kinds.source import WatchedFolder
 from ferrule.kinds.watching import FileWatcher
-from ferrule.server.asgi import is_endless
+from ferrule.server.responses import is_endless
 
 logger = logging.getLogger("ferrule.server")
 

@@ -25,7 +25,7 @@ from ferrule.engine import ToolEngine
 from ferrule.errors import FerruleError, Rejected, RunInProgress, SetupError, StoreError
 from ferrule.memory.conversation import ConversationMemory
 from ferrule.orchestrator.request_cache import EventListener, SharedRun
-from ferrule.server.problems import Problem
+from ferrule.server.responses import Problem
 from ferrule.store import ToolKnowledgeStore
 from ferrule.store.entry_streams import find_entry_times
 from ferrule.store.spending import CostSummary, summarize_costs

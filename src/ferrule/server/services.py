@@ -25,7 +25,7 @@ from ferrule.server.fleet import ServerFleet
 from ferrule.server.idempotency import IdempotentRequests
 from ferrule.server.mcp.direct_calls import McpSessions
 from ferrule.server.metrics import LimitSamples, ServerMetrics
-from ferrule.server.problems import Problem
+from ferrule.server.responses import Problem
 from ferrule.server.runs import Continuations, RunSummaries
 from ferrule.server.store_changes import StoreChanges
 from ferrule.server.tokens import LOCAL_AGENT, AccessToken, AuditLog, Permission, Tokens

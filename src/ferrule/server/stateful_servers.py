@@ -48,12 +48,11 @@ from ferrule.kinds.mcp.executor import McpExecutor
 from ferrule.kinds.mcp.listing import HANDLER, pinned_parts
 from ferrule.kinds.mcp.relay import FIRST_MODERN_VERSION, ClientRequest, current_request
 from ferrule.kinds.mcp.results import ProtocolError
-from ferrule.server.asgi import mark_endless, read_body, send_json
 from ferrule.server.fleet import MESSAGES_PATH, ServerFleet, ServerGone, ServerOutOfReach
 from ferrule.server.listening import is_internal
 from ferrule.server.mcp.requests import ClientCall, IncomingRequest, OrderedMessages, answer_call
 from ferrule.server.mcp.resources_and_prompts import PROMPTS, REQUEST_HANDLER, RESOURCES, RequestExecutor
-from ferrule.server.problems import Problem
+from ferrule.server.responses import Problem, mark_endless, read_body, send_json
 from ferrule.store.servers import PROCESS_PREFIX, claim_process
 
 OWNER_LIFETIME: Final = 2.0

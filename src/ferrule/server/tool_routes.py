@@ -26,7 +26,7 @@ from ferrule.kinds.mcp.pins import (
     write_pins,
 )
 from ferrule.server.authentication import Client
-from ferrule.server.problems import Problem, json_response
+from ferrule.server.responses import Problem, json_response
 from ferrule.server.services import AdminClient, Limit, ReadingClient, RequestBody, Services, ServicesOfApp
 
 router = APIRouter(prefix="/v1")

@@ -23,9 +23,8 @@ from ferrule.core.call import Progress
 from ferrule.core.content import LONG_NUMBER
 from ferrule.core.permission import Principal
 from ferrule.kinds.mcp.relay import CAPABILITIES_KEY, FIRST_MODERN_VERSION, LOG_LEVEL_KEY, is_logged
-from ferrule.server.asgi import read_body, replay_body, send_json, wait_for_disconnect
 from ferrule.server.mcp.requests import LOG_LEVEL_STATE, IncomingRequest, client_reply_type, decode_headers
-from ferrule.server.problems import encode_body
+from ferrule.server.responses import encode_body, read_body, replay_body, send_json, wait_for_disconnect
 
 if TYPE_CHECKING:
     from ferrule.server.authentication import Client

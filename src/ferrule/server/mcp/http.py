@@ -24,13 +24,12 @@ from ferrule.core.aio import cancel_all
 from ferrule.core.patterns import lazy_pattern
 from ferrule.core.permission import CallPolicy
 from ferrule.library.library import UnifiedToolLibrary
-from ferrule.server.asgi import mark_endless, read_body, replay_body, wait_for_disconnect
 from ferrule.server.authentication import Client
 from ferrule.server.fleet import ServerFleet, ServerGone, ServerOutOfReach
 from ferrule.server.mcp.direct_calls import DirectCalls, McpSessions
 from ferrule.server.mcp.requests import CLIENT_HEADERS
 from ferrule.server.mcp.server import McpServer
-from ferrule.server.problems import Problem
+from ferrule.server.responses import Problem, mark_endless, read_body, replay_body, wait_for_disconnect
 
 logger = logging.getLogger("ferrule.server")
 

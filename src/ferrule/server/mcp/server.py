@@ -31,11 +31,9 @@ from ferrule.kinds.mcp.relay import FIRST_MODERN_VERSION, ask_client
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory import RunMemory
 from ferrule.memory.failures import POLICIES, FailureClassifier
-from ferrule.server.asgi import mark_endless
 from ferrule.server.mcp.change_notifications import ChangeNotifications
-from ferrule.server.mcp.content import fit_result_to_older_protocol, make_mcp_result
+from ferrule.server.mcp.content import ToolNames, fit_result_to_older_protocol, fit_to_older_protocol, make_mcp_result
 from ferrule.server.mcp.direct_calls import McpSessions
-from ferrule.server.mcp.names import ToolNames, fit_to_older_protocol
 from ferrule.server.mcp.requests import (
     LOG_LEVEL_STATE,
     ApprovalQuestions,
@@ -46,6 +44,7 @@ from ferrule.server.mcp.requests import (
     connection_of,
 )
 from ferrule.server.mcp.resources_and_prompts import ResourcesAndPrompts, unwrap_answer, wait_for_servers
+from ferrule.server.responses import mark_endless
 
 if TYPE_CHECKING:
     from mcp.server import Server
