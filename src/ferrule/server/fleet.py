@@ -217,7 +217,6 @@ class ServerFleet:
         finally:
             if self._unsubscribe is not None:
                 self._unsubscribe()
-                self._unsubscribe = None
             if self.address is not None:
                 with suppress(StoreError):  # or else its leases end soon
                     await self._engine.store.query_leases(remove_server)
@@ -255,7 +254,7 @@ class ServerFleet:
         self._servers = await self._engine.store.query_leases(list_servers)
         self._looked_at = started_at
 
-    def shares_folder_with(self, address: ServerAddress) -> bool:
+    def _shares_folder_with(self, address: ServerAddress) -> bool:
         """Return whether another server is a worker of the same `ferrule serve`."""
         own = "" if self.address is None else self.address.socket
         return bool(own) and os.path.dirname(own) == os.path.dirname(address.socket)
@@ -267,13 +266,15 @@ class ServerFleet:
         address = await self.find_address(server_id)
         if address is None:
             raise ServerGone("it has ended")
-        secret = self._fleet_secret or address.secret
-        if self.shares_folder_with(address):
-            return PeerRoute(url=SOCKET_URL, socket=address.socket, secret=secret)
+        if self._shares_folder_with(address):
+            return self._make_socket_route(address)
         is_elsewhere = address.machine != socket.gethostname()
         if not address.url or (is_elsewhere and urlsplit(address.url).hostname in LOOPBACK_HOSTS):
             raise ServerOutOfReach("it has no address that can be used from here")
-        return PeerRoute(url=address.url, secret=secret)
+        return PeerRoute(url=address.url, secret=self._fleet_secret or address.secret)
+
+    def _make_socket_route(self, address: ServerAddress) -> PeerRoute:
+        return PeerRoute(url=SOCKET_URL, socket=address.socket, secret=self._fleet_secret or address.secret)
 
     async def collect_metrics(self) -> Collection[str]:
         """Let the other workers write their metrics; returns the ids of those that live."""
@@ -290,9 +291,9 @@ class ServerFleet:
         if time.monotonic() - self._looked_at > ADDRESS_LIFETIME:
             await self._look()
         return {
-            each.server_id: PeerRoute(url=SOCKET_URL, socket=each.socket, secret=self._fleet_secret or each.secret)
+            each.server_id: self._make_socket_route(each)
             for each in self._servers.values()
-            if each.server_id != self.server_id and self.shares_folder_with(each)
+            if each.server_id != self.server_id and self._shares_folder_with(each)
         }
 
     def forget(self, server_id: str) -> None:
