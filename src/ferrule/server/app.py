@@ -203,7 +203,7 @@ def _add_routes(
     page: Sequence[Route],
 ) -> None:
     app.router.routes.append(Route("/v1/tools/{name}/call", tool_calls, methods=["POST"]))
-    for router in (
+    for each in (
         tool_routes.router,
         call_routes.router,
         tool_routes.servers_router,
@@ -212,9 +212,9 @@ def _add_routes(
         access_routes.router,
         access_routes.credentials_router,
         access_routes.costs_router,
+        router,
     ):
-        app.include_router(router)
-    app.include_router(router)
+        app.include_router(each)
     app.router.routes += [] if verifier is None else verifier.routes()
     for path, mcp_app in mcp_apps.items():
         # In front: the routes are tried in their order, and this one is used most.
@@ -258,28 +258,22 @@ class FrequentRequests:
         self._app, self._tool_calls, self._mcp_apps = app, tool_calls, mcp_apps
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST":
-            await self._app(scope, receive, send)
-            return
-        try:
-            rest = await self._answer(scope, receive, send)
-        except Problem as error:  # the body is too long or not complete
-            await error.to_response()(scope, receive, send)
-            return
-        if rest is not None:
-            await self._app(scope, rest, send)
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
-        """None when the request is answered, else from where the application is to read it."""
-        if (name := self._tool_calls.find_name(scope["path"])) is not None:
-            scope["endpoint"], scope["path_params"] = self._tool_calls, {"name": name}  # for traces
-            await self._tool_calls(scope, receive, send)
-            return None
-        mcp_app = self._mcp_apps.get(scope["path"])
-        if mcp_app is None:
-            return receive
-        scope["endpoint"], scope["path_params"] = mcp_app, {}
-        return await mcp_app.answer_directly(scope, receive, send)
+        if scope["type"] == "http" and scope["method"] == "POST":
+            if (name := self._tool_calls.find_name(scope["path"])) is not None:
+                scope["endpoint"], scope["path_params"] = self._tool_calls, {"name": name}  # for traces
+                await self._tool_calls(scope, receive, send)
+                return
+            if (mcp_app := self._mcp_apps.get(scope["path"])) is not None:
+                scope["endpoint"], scope["path_params"] = mcp_app, {}
+                try:
+                    rest = await mcp_app.answer_directly(scope, receive, send)
+                except Problem as error:  # the body is too long or not complete
+                    await error.to_response()(scope, receive, send)
+                    return
+                if rest is None:
+                    return
+                receive = rest
+        await self._app(scope, receive, send)
 
 
 # Health, sessions and events

@@ -297,7 +297,6 @@ class ServerFleet:
         }
 
     def forget(self, server_id: str) -> None:
-        """Forget the address of a server that does not listen any more."""
         self._servers.pop(server_id, None)
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
@@ -339,7 +338,6 @@ class ServerFleet:
         return False
 
     def receive(self, message: ChannelMessage) -> None:
-        """Act on a message of another server."""
         match message:
             case {"kind": "watch"}:
                 self._watched_until = time.monotonic() + WATCH_LIFETIME
@@ -433,7 +431,6 @@ def decode_event(message: ChannelMessage) -> ToolEngineEvent | None:
 
 
 def describe_event(event: ToolEngineEvent) -> dict[str, Any]:
-    """Describe an event of this server or another for clients."""
     if "description" in event.data:
         return dict(event.data["description"])
     described: dict[str, Any] = {

@@ -112,26 +112,20 @@ class InternalListener:
         async def receive_and_stop() -> Any:
             message = await receive()
             if message["type"] == "lifespan.shutdown":
-                await self._stop()
+                await self._server.shutdown(self._sockets)
+                if self._path is not None:
+                    self._path.unlink(missing_ok=True)
             return message
 
         async def start_and_send(message: Message) -> None:
             if message["type"] == "lifespan.startup.complete":
-                await self._start()
+                server, config = self._server, self._server.config
+                config.load()
+                server.lifespan = config.lifespan_class(config)
+                await server.startup(self._sockets)
             await send(message)
 
         await self._app(scope, receive_and_stop, start_and_send)
-
-    async def _start(self) -> None:
-        server, config = self._server, self._server.config
-        config.load()
-        server.lifespan = config.lifespan_class(config)
-        await server.startup(self._sockets)
-
-    async def _stop(self) -> None:
-        await self._server.shutdown(self._sockets)
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
 
 
 def _bind(path: Path) -> socket.socket:

@@ -124,7 +124,6 @@ class MetricValues:
                 own[:] = numbers if is_shared else [a + b for a, b in zip(own, numbers, strict=True)]
 
     def count_by(self, name: str, label: str) -> Counter[str]:
-        """Return the numbers of a counter by one of its labels."""
         at, counts = METRICS[name].labels.index(label), Counter[str]()
         for labels, (number, *_) in self._values[name].items():
             counts[labels[at]] += int(number)

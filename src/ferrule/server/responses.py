@@ -55,14 +55,12 @@ def encode_body(content: Any) -> bytes:
 def json_response(
     content: Any, status: int = 200, *, headers: Mapping[str, str] | None = None, media_type: str = "application/json"
 ) -> Response:
-    """Make a response with JSON."""
     return Response(
         encode_body(content), status, headers=None if headers is None else dict(headers), media_type=media_type
     )
 
 
 def problem_of_error(error: Exception) -> Problem:
-    """Return the problem for an error that a handler raised."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, HTTPException):

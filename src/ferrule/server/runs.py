@@ -154,7 +154,6 @@ MAX_SUMMARIES: Final = 5_000
 
 
 def describe_run(run: Run, written_at: float | None = None) -> dict[str, Any]:
-    """Describe a run for a list."""
     described = {
         "run_id": run.id,
         "state": run.state.value,

@@ -91,7 +91,6 @@ class Services:
         """The questions in progress on this server, by run."""
 
     def permissions(self, client: Client) -> Permissions:
-        """Return what a client may call, and so may see."""
         return self.engine.permissions(client.principal, self.policy)
 
     def visibility(self, client: Client) -> Visibility:

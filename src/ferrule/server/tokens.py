@@ -78,7 +78,6 @@ class AccessToken:
 
     @cached_property
     def principal(self) -> Principal:
-        """Return who makes the calls that the client writes."""
         return Principal(
             kind="token",
             name=self.name,

@@ -90,7 +90,6 @@ class ToolNames:
         """What `tools/list` is answered with, by version of the protocol, and the tools it was made of."""
 
     def list_tools(self, principal: Principal) -> list[McpTool]:
-        """Return the tools that a client may call, in the types of MCP."""
         if self.is_search:
             return _make_meta_tools()
         actions = self._offered_actions(principal)

@@ -460,11 +460,9 @@ class DirectAnswer:
         return self._task.cancel()
 
     async def send_message(self, message: dict[str, Any]) -> None:
-        """Send a message of JSON-RPC before the result."""
         await self._send_event(b"event: message\r\ndata: " + encode_body(message) + b"\r\n\r\n")
 
     async def finish(self, status: int, body: bytes) -> None:
-        """Send the result."""
         if self._lock is None:
             await send_json(self._send, status, body)
         else:

@@ -98,7 +98,6 @@ class McpHttpApp:
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
-        """Serve until the block ends."""
         async with self._manager.run():
             try:
                 yield

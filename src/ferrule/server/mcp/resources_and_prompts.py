@@ -116,7 +116,6 @@ class ResourcesAndPrompts:
         return ListResourceTemplatesResult(resource_templates=list(entries.values()))
 
     async def read(self, principal: Principal, uri: str, make_call: MakeCall) -> Any:
-        """Return the content of a resource."""
         tool, address = await self._find_owner(principal, uri)
         result = await make_call(tool, RESOURCES, {"uri": address})
         if address != uri:

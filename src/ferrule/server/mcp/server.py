@@ -279,33 +279,25 @@ class McpServer:
 
     async def read_resource(self, context: Any, params: Any) -> Any:
         uri = str(params.uri)
-        return await self._forward_request(
-            context,
-            params,
-            ("resources/read", uri),
-            lambda call: self._resources_and_prompts.read(
-                call.request.principal, uri, partial(self._make_request_call, call)
-            ),
-        )
+
+        def read(call: ClientCall) -> Awaitable[Any]:
+            make_call = partial(self._make_request_call, call)
+            return self._resources_and_prompts.read(call.request.principal, uri, make_call)
+
+        return await self._forward_request(context, params, ("resources/read", uri), read)
 
     async def get_prompt(self, context: Any, params: Any) -> Any:
-        identity = ("prompts/get", params.name, params.arguments)
-        return await self._forward_request(
-            context,
-            params,
-            identity,
-            lambda call: self._resources_and_prompts.get_prompt(
-                call.request.principal, params.name, params.arguments, partial(self._make_request_call, call)
-            ),
-        )
+        def get(call: ClientCall) -> Awaitable[Any]:
+            make_call, principal = partial(self._make_request_call, call), call.request.principal
+            return self._resources_and_prompts.get_prompt(principal, params.name, params.arguments, make_call)
+
+        return await self._forward_request(context, params, ("prompts/get", params.name, params.arguments), get)
 
     async def complete(self, context: Any, params: Any) -> Any:
-        return await self._forward_request(
-            context,
-            params,
-            ("complete",),
-            lambda call: self._resources_and_prompts.complete(call.request.principal, params),
-        )
+        def complete(call: ClientCall) -> Awaitable[Any]:
+            return self._resources_and_prompts.complete(call.request.principal, params)
+
+        return await self._forward_request(context, params, ("complete",), complete)
 
     async def _make_request_call(
         self, call: ClientCall, tool: Tool, action: ToolCapability, params: Mapping[str, Any]
