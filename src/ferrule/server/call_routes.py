@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -39,8 +38,8 @@ from ferrule.server.responses import (
     encode_body,
     encode_event,
     event_stream,
+    handle_error,
     json_response,
-    problem_of_error,
     read_body,
     send_json,
     stream_of_task,
@@ -51,7 +50,6 @@ from ferrule.store.queries import CallFilter
 from ferrule.store.record import Status, ToolCallRecord
 from ferrule.store.statistics import collect_series, find_oldest_call
 
-logger = logging.getLogger("ferrule.server")
 router = APIRouter(prefix="/v1")
 
 CALLER_HTTP: Final = "http"
@@ -121,10 +119,7 @@ class ToolCallApp:
         try:
             answer = await self._answer(scope, receive)
         except Exception as error:
-            problem = problem_of_error(error)
-            if problem.status == 500:
-                logger.error("path=<%s> | the request failed", scope["path"], exc_info=error)
-            answer = problem.to_response()
+            answer = await handle_error(Request(scope), error)
         if isinstance(answer, bytes):
             await send_json(send, 200, answer)
         else:

@@ -171,9 +171,9 @@ class ServerMetrics:
         """Return the metrics of all workers in Prometheus' text format; gauges of those that are `living`."""
         from prometheus_client import CollectorRegistry, generate_latest
 
-        values, own = MetricValues(), self._read_now()
-        self._write(own)  # first: what was reported once must not be missing when this worker is killed
-        values.add_encoded(own, with_gauges=True)
+        values = MetricValues()
+        # Written first: what was reported once must not be missing when this worker is killed.
+        values.add_encoded(self.write(), with_gauges=True)
         for file in () if self._folder is None else self._folder.glob(f"*{FILE_SUFFIX}"):
             if file.name != self._own_file:
                 with suppress(OSError):
@@ -183,20 +183,17 @@ class ServerMetrics:
         registry.register(values)
         return generate_latest(registry)
 
-    def write(self) -> None:
-        """Write the values of this worker, for the others."""
+    def write(self) -> bytes:
+        """Write the values of this worker, for the others, and return them."""
+        encoded = self._read_now()
         if self._folder is not None:
-            self._write(self._read_now())
-
-    def _write(self, encoded: bytes) -> None:
-        if self._folder is None:
-            return
-        path = self._folder / self._own_file
-        try:
-            path.with_suffix(".new").write_bytes(encoded)
-            os.replace(path.with_suffix(".new"), path)
-        except OSError as error:
-            logger.warning("error=<%s> | the metrics of this worker are not written", error.strerror)
+            path = self._folder / self._own_file
+            try:
+                path.with_suffix(".new").write_bytes(encoded)
+                os.replace(path.with_suffix(".new"), path)
+            except OSError as error:
+                logger.warning("error=<%s> | the metrics of this worker are not written", error.strerror)
+        return encoded
 
     def _read_now(self) -> bytes:
         """Return the counters of this process, with the gauges of this moment."""

@@ -50,7 +50,7 @@ from ferrule.kinds.mcp.relay import FIRST_MODERN_VERSION, ClientRequest, current
 from ferrule.kinds.mcp.results import ProtocolError
 from ferrule.server.fleet import MESSAGES_PATH, ServerFleet, ServerGone, ServerOutOfReach
 from ferrule.server.listening import is_internal
-from ferrule.server.mcp.requests import ClientCall, IncomingRequest, OrderedMessages, answer_call
+from ferrule.server.mcp.requests import ClientCall, IncomingRequest, answer_call
 from ferrule.server.mcp.resources_and_prompts import PROMPTS, REQUEST_HANDLER, RESOURCES, RequestExecutor
 from ferrule.server.responses import Problem, mark_endless, read_body, send_json
 from ferrule.store.servers import PROCESS_PREFIX, claim_process
@@ -295,12 +295,11 @@ class InternalEndpoint:
         scope = context.request.scope
         tool = self._find_tool(scope["path"].removeprefix(INTERNAL_PATH))
         request = ForwardedRequest(context, details)
-        messages = OrderedMessages(request)
-        call = ClientCall(request=request, identity=None, messages=messages)
+        call = ClientCall(request=request, identity=None)
         calling = ToolExecutionContext(principal=Principal(**details["principal"]))
         calling.is_approved = details["is_approved"]
         invocation = Invocation(
-            details["call_id"], tool, action, params, calling, messages.add_progress, _refuse_nested_call
+            details["call_id"], tool, action, params, calling, call.add_progress, _refuse_nested_call
         )
         running = asyncio.ensure_future(answer_call(call, lambda _: self._execute(handler, invocation)))
         leaving = asyncio.ensure_future(scope[_DISCONNECTED].wait())

@@ -134,51 +134,25 @@ def client_reply_type(request: Any) -> Any:
     return ElicitResult if request.method == "elicitation/create" else ListRootsResult
 
 
-class OrderedMessages:
-    """Sends the progress and log messages of one request in order, and all that wait before its result."""
-
-    def __init__(self, request: IncomingRequest) -> None:
-        self.request = request
-        """The one that is open now."""
-        self._waiting = ProgressQueue[Callable[[], Coroutine[Any, Any, None]]](MAX_QUEUED_MESSAGES)
-        self._sending: asyncio.Task[None] | None = None
-
-    def add_progress(self, progress: Progress) -> None:
-        self._add(lambda: self.request.send_progress(progress))
-
-    def add_log(self, params: Any) -> None:
-        self._add(lambda: self.request.send_log(params))
-
-    async def finish(self) -> None:
-        if self._sending is not None:
-            await asyncio.wait({self._sending})
-
-    def _add(self, send: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._waiting.add(send, is_progress=True)
-        if self._sending is None or self._sending.done():
-            self._sending = asyncio.create_task(self._send_all())
-
-    async def _send_all(self) -> None:
-        while not self._waiting.is_empty:
-            send = await self._waiting.get()
-            try:
-                await send()
-            except Exception as error:  # the client has disconnected
-                logger.debug("error=<%s> | a message could not be sent to a client", error)
-
-
 @dataclass(slots=True, eq=False)
 class ClientCall:
-    """A request of a client while it is answered; servers behind Ferrule ask and log through it."""
+    """A request of a client while it is answered; servers behind Ferrule ask and log through it.
+
+    Its progress and log messages are sent in order, and all that wait before its result.
+    """
 
     request: IncomingRequest
+    """The one that is open now."""
     identity: object
     """What is asked for: only the same request can continue it."""
-    messages: OrderedMessages
     questions: dict[str, tuple[Any, asyncio.Future[Any]]] = field(default_factory=dict)
     is_asking: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[Any] | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    messages: ProgressQueue[Callable[[], Coroutine[Any, Any, None]]] = field(
+        default_factory=lambda: ProgressQueue(MAX_QUEUED_MESSAGES)
+    )
+    sending: asyncio.Task[None] | None = None
 
     @property
     def client_key(self) -> object:
@@ -221,7 +195,23 @@ class ClientCall:
 
     async def send_log(self, params: Any) -> None:
         if not self.ended.is_set():
-            self.messages.add_log(params)
+            self._add_message(lambda: self.request.send_log(params))
+
+    def add_progress(self, progress: Progress) -> None:
+        self._add_message(lambda: self.request.send_progress(progress))
+
+    def _add_message(self, send: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self.messages.add(send, is_progress=True)
+        if self.sending is None or self.sending.done():
+            self.sending = asyncio.create_task(self._send_messages())
+
+    async def _send_messages(self) -> None:
+        while not self.messages.is_empty:
+            send = await self.messages.get()
+            try:
+                await send()
+            except Exception as error:  # the client has disconnected
+                logger.debug("error=<%s> | a message could not be sent to a client", error)
 
     async def _ask_later(self, key: str, request: Any) -> Any:
         while key in self.questions:
@@ -265,7 +255,7 @@ class PausedCalls:
         """
         if getattr(params, "request_state", None) is not None:
             return await self._resume(request, identity, params)
-        call = ClientCall(request=request, identity=identity, messages=OrderedMessages(request))
+        call = ClientCall(request=request, identity=identity)
         if request.waits_for_answers or not request.capabilities:
             return await answer_call(call, execute)
         call.task = asyncio.create_task(answer_call(call, execute))
@@ -277,7 +267,7 @@ class PausedCalls:
         if call is None or call.request.principal != request.principal or call.identity != identity:
             raise invalid_params("This request does not wait for an answer, or no more. Make it again from the start.")
         del self._paused[params.request_state]
-        call.request = call.messages.request = request  # progress and log messages go to the request that is open now
+        call.request = request  # progress and log messages go to the request that is open now
         call.answer(params.input_responses or {})
         return await self._result_or_questions(call)
 
@@ -326,7 +316,8 @@ async def answer_call(call: ClientCall, execute: Callable[[ClientCall], Coroutin
     finally:
         current_request.reset(token)
         call.ended.set()
-        await call.messages.finish()
+        if call.sending is not None:
+            await asyncio.wait({call.sending})
 
 
 # Approvals: a request is in the inbox like any other, and who answers first decides, here or there. The holder of a

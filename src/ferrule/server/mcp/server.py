@@ -196,9 +196,7 @@ class McpServer:
         self, call: ClientCall, name: str, action: str | None, arguments: dict[str, Any]
     ) -> ToolExecutionResult:
         context = self._make_context(call.request.principal, leaves_validation_to_tool=True, memory=self._memory)
-        execute = partial(
-            execute_named, self._library, name, arguments, action=action, on_progress=call.messages.add_progress
-        )
+        execute = partial(execute_named, self._library, name, arguments, action=action, on_progress=call.add_progress)
         async with call.request.limit():
             label = name if action is None else f"{name}__{action}"
             return await self._approvals.execute(call, label, context, execute)
