@@ -178,11 +178,10 @@ async def show_policy(services: ServicesOfApp, client: AdminClient) -> Response:
     since = datetime.now(UTC) - timedelta(days=RULE_COUNT_DAYS)
     tenant = None if client.sees_all_tenants else client.tenant
     counts = await services.store.query(count_calls_by_rule, since, tenant)
-    is_plain = isinstance(policy, Policy)
-    default = policy.default if isinstance(policy, Policy) else None
-    rules: list[tuple[Rule, bool]] = [(rule, False) for rule in policy.rules] if isinstance(policy, Policy) else []
-    if is_plain and default is None:
-        rules += [(rule, True) for rule in DEFAULT_RULES]
+    default, rules = None, list[tuple[Rule, bool]]()
+    if isinstance(policy, Policy):
+        default, rules = policy.default, [(rule, False) for rule in policy.rules]
+        rules += [(rule, True) for rule in DEFAULT_RULES if default is None]
     snapshot = services.engine.registry.snapshot()
     unused = find_rules_without_tools(policy, snapshot) if client.sees_all_tenants else []
     if not client.sees_all_tenants:

@@ -150,7 +150,7 @@ def create_app(
     fleet, forwarder = services.fleet, RequestForwarder(services.fleet)
     selections: dict[str, VirtualServer | Collection[str]] = {"": VirtualServer(), **(virtual_servers or {})}
     mcp_apps = {
-        f"/mcp/{name}" if name else "/mcp": McpHttpApp(library, VirtualServer.of(each), policy, forwarder)
+        f"/mcp/{name}" if name else "/mcp": McpHttpApp(library, each, policy, forwarder)
         for name, each in selections.items()
     }
 

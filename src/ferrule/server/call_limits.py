@@ -196,19 +196,20 @@ class CallLimits:
         allowances = {f"token:{token.root_id}": own}
         if token.tenant and (allowance := self._tenants.get(token.tenant) or self._tenants.get(EACH_TENANT)):
             allowances[f"tenant:{token.tenant}"] = allowance
-        return ClientCalls(
-            *(
-                self._limits.get(key) or self._limits.setdefault(key, self._make_limit(key, allowance))
-                for key, allowance in allowances.items()
-                if allowance.per_minute is not None or allowance.max_concurrent is not None
-            )
-        )
-
-    def _make_limit(self, key: str, allowance: CallAllowance) -> CallLimit:
-        if self._controller is None:
-            return ServerCallLimit(allowance)
-        self._controller.join_fleet(renew_in(self._store))
-        return FleetCallLimit(allowance, key, self._controller)
+        limited = {
+            key: each
+            for key, each in allowances.items()
+            if each.per_minute is not None or each.max_concurrent is not None
+        }
+        for key, allowance in limited.items():
+            if key in self._limits:
+                continue
+            if self._controller is None:
+                self._limits[key] = ServerCallLimit(allowance)
+            else:
+                self._controller.join_fleet(renew_in(self._store))
+                self._limits[key] = FleetCallLimit(allowance, key, self._controller)
+        return ClientCalls(*(self._limits[key] for key in limited))
 
 
 def _too_many_running(allowance: CallAllowance, running: int) -> Rejected:

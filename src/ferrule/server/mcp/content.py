@@ -133,7 +133,7 @@ class ToolNames:
         return None if action is None else action.capability.schema_or_empty
 
     def is_plain(self, principal: Principal, name: str) -> bool:
-        """Return whether a tool is offered none of whose arguments is repeated in a header."""
+        """Return whether a tool is offered none of whose arguments is repeated in a header, which the SDK compares."""
         action = self._offered_actions(principal).get(name)
         return action is not None and not action.capability.has_header_parameters
 
@@ -146,17 +146,17 @@ class ToolNames:
             raise InvalidArguments('search_tools needs a "query": what the tool should do, in a few words.')
         offered = {(a.spec.tool_id, a.capability.name): a for a in self._offered_actions(principal).values()}
 
-        def is_visible(tool: Tool, action: str | None) -> bool:
+        def find(tool: Tool, action: str | None) -> NamedAction | None:
             capability = tool.spec.capability(action)
-            return capability is not None and (tool.id, capability.name) in offered
+            return None if capability is None else offered.get((tool.id, capability.name))
 
         index = self._library.index
         await index.prepare(query)
         hits = []
-        for hit in index.search_actions(query, max(1, min(limit, MAX_HITS)), is_visible=is_visible):
-            capability = hit.tool.spec.capability(hit.action)
-            action = None if capability is None else offered.get((hit.tool.id, capability.name))
-            if action is not None:
+        for hit in index.search_actions(
+            query, max(1, min(limit, MAX_HITS)), is_visible=lambda tool, action: find(tool, action) is not None
+        ):
+            if (action := find(hit.tool, hit.action)) is not None:
                 described = make_mcp_tool(action, self._annotations(action))
                 hits.append(described.model_dump(mode="json", by_alias=True, exclude_none=True))
         text = encode_json(hits).decode()

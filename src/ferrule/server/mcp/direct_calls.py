@@ -79,7 +79,7 @@ class DirectCalls:
             return message["id"] not in session.running and not session.renew()
         return _is_plain_in_newer_protocol(message, headers) and (
             message["method"] == "tools/list"
-            or self._mcp_server.is_plain(message["params"]["name"], self._mcp_server.restrict(client.principal))
+            or self._mcp_server.names.is_plain(self._mcp_server.restrict(client.principal), message["params"]["name"])
         )
 
     async def _answer_request(

@@ -61,10 +61,6 @@ class VirtualServer:
     plain_names: bool = False
     """Actions and prompts of MCP servers have their own names, where these are unique."""
 
-    @classmethod
-    def of(cls, value: VirtualServer | Collection[str]) -> VirtualServer:
-        return value if isinstance(value, VirtualServer) else cls(tools=value)
-
 
 class McpHttpApp:
     """MCP for all clients, in the name of the token of each."""
@@ -72,19 +68,16 @@ class McpHttpApp:
     def __init__(
         self,
         library: UnifiedToolLibrary,
-        virtual_server: VirtualServer,
+        selection: VirtualServer | Collection[str],
         policy: CallPolicy | None,
         forwarder: RequestForwarder,
     ) -> None:
         """Serve over HTTP; `forwarder` reaches the other servers, which have their own sessions."""
         from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
+        shown = selection if isinstance(selection, VirtualServer) else VirtualServer(tools=selection)
         self._server = McpServer(
-            library,
-            policy=policy,
-            tools=virtual_server.tools,
-            search=virtual_server.search,
-            plain_names=virtual_server.plain_names,
+            library, policy=policy, tools=shown.tools, search=shown.search, plain_names=shown.plain_names
         )
         server = self._server.server()
         self._manager = StreamableHTTPSessionManager(server, max_sessions=MAX_SESSIONS)

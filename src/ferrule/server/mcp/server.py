@@ -91,7 +91,7 @@ class McpServer:
         self._client_key: object = None
         """Of the only client, on standard input."""
         self.paused_calls = PausedCalls()
-        self._names = ToolNames(library, policy, self._tools, has_plain_names=plain_names, is_search=search)
+        self.names = ToolNames(library, policy, self._tools, has_plain_names=plain_names, is_search=search)
         self._resources_and_prompts = ResourcesAndPrompts(library, policy, has_plain_names=plain_names)
         self._changes = ChangeNotifications()
         self.sessions = McpSessions()
@@ -143,25 +143,21 @@ class McpServer:
         from mcp.types import ListToolsResult
 
         await wait_for_servers(self._library.engine)
-        tools = self._names.list_tools(self.find_principal(context))
+        tools = self.names.list_tools(self.find_principal(context))
         is_older = context.protocol_version < FIRST_MODERN_VERSION
         return ListToolsResult(tools=fit_to_older_protocol(tools) if is_older else tools)
 
     async def describe_tools(self, principal: Principal, version: str) -> dict[str, Any]:
         """Return the result of `tools/list` as JSON, for a principal of this server; not to be changed."""
         await wait_for_servers(self._library.engine)
-        return self._names.describe_tools(principal, version)
+        return self.names.describe_tools(principal, version)
 
     def find_schema(self, name: str, principal: Principal | None = None) -> Mapping[str, Any] | None:
         """Return the input schema of a tool that a client may call.
 
         The SDK checks headers by it and does not say whose they are; who makes the call is checked later.
         """
-        return self._names.find_schema(self._principal if principal is None else self.restrict(principal), name)
-
-    def is_plain(self, name: str, principal: Principal) -> bool:
-        """Return whether a client may call a tool none of whose arguments stands in a header too (the SDK compares)."""
-        return self._names.is_plain(principal, name)
+        return self.names.find_schema(self._principal if principal is None else self.restrict(principal), name)
 
     async def call_tool(self, context: Any, params: Any) -> Any:
         from mcp.types import CallToolResult
@@ -179,11 +175,15 @@ class McpServer:
     async def _call(self, call: ClientCall, *, name: str, arguments: dict[str, Any]) -> Any:
         principal = call.request.principal
         try:
-            if self._names.is_search and name == "search_tools":
-                return await self._names.search(principal, arguments)
-            if self._names.is_search and name == "call_tool":
-                name, arguments = _read_indirect_call(arguments)
-            tool_name, action = self._names.resolve(principal, name)
+            if self.names.is_search and name == "search_tools":
+                return await self.names.search(principal, arguments)
+            if self.names.is_search and name == "call_tool":
+                name, arguments = arguments.get("name", ""), arguments.get("arguments") or {}
+                if not name or not isinstance(name, str) or not isinstance(arguments, dict):
+                    raise ToolNotFound(
+                        'call_tool needs the "name" of a tool that search_tools found, and its "arguments".'
+                    )
+            tool_name, action = self.names.resolve(principal, name)
             result = await self._execute(call, tool_name, action, arguments)
         except FerruleError as error:
             return make_mcp_result(error)
@@ -239,7 +239,7 @@ class McpServer:
     async def join_instructions(self, context: Any) -> str | None:
         """Join the instructions of the servers behind this one, as far as the user has accepted them."""
         await self._library.engine.wait_for_pins()
-        return self._names.join_instructions(self.find_principal(context))
+        return self.names.join_instructions(self.find_principal(context))
 
     def on_initialized(self, context: Any) -> None:
         """Register a client of the older protocol for changes, and its session for direct answers."""
@@ -387,13 +387,6 @@ async def execute_named(
     tool, capability = permitted_action
     # With its action: without one the hub would also try other tools' actions of that name, which are not offered.
     return await library.execute(tool.id, arguments, context, action=capability.name, on_progress=on_progress)
-
-
-def _read_indirect_call(arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    name, inner = arguments.get("name"), arguments.get("arguments") or {}
-    if not isinstance(name, str) or not isinstance(inner, dict):
-        raise ToolNotFound('call_tool needs the "name" of a tool that search_tools found, and its "arguments".')
-    return name, inner
 
 
 logger = logging.getLogger("ferrule.server")
