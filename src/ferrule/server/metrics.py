@@ -310,8 +310,8 @@ _OWN_PATHS: Final = PUBLIC_PATHS | {"/metrics", "/openapi.json"}
 class LimitSamples:
     """The slots and queues of the last half hour, for plots. While nothing changes, nothing is added."""
 
-    def __init__(self, engine: ToolEngine, metrics: ServerMetrics, *, clock: Callable[[], float] = time.time) -> None:
-        self._engine, self._metrics, self._clock = engine, metrics, clock
+    def __init__(self, engine: ToolEngine, metrics: ServerMetrics) -> None:
+        self._engine, self._metrics = engine, metrics
         self._samples: deque[dict[str, Any]] = deque(maxlen=MAX_SAMPLES)
 
     async def run(self) -> None:
@@ -329,10 +329,10 @@ class LimitSamples:
         }
         if not self._samples or self._samples[-1]["buckets"] != buckets:
             if self._samples:  # until now it was as before: a line between the two would be wrong
-                self._samples.append({**self._samples[-1], "at": self._clock() - SAMPLE_INTERVAL})
-            self._samples.append({"at": self._clock(), "buckets": buckets})
+                self._samples.append({**self._samples[-1], "at": time.time() - SAMPLE_INTERVAL})
+            self._samples.append({"at": time.time(), "buckets": buckets})
 
     def describe(self) -> list[dict[str, Any]]:
         """Return the samples, the oldest first, with one of this moment."""
         self.take()
-        return [*self._samples, {**self._samples[-1], "at": self._clock()}]
+        return [*self._samples, {**self._samples[-1], "at": time.time()}]

@@ -164,12 +164,12 @@ class Tokens:
             raise SetupError(f"There is already a token {name!r}. Revoke it first, or choose another name.")
         return _from_row(row), text
 
-    async def create_session(self, token: AccessToken, seconds: float = SESSION_SECONDS) -> str:
+    async def create_session(self, token: AccessToken) -> str:
         """Create a secret text with the rights of a token, for a browser.
 
         The session ends with the token at the latest. A session that a session creates ends no later than its creator.
         """
-        row, text = self._make_session_row(token, seconds)
+        row, text = self._make_session_row(token, SESSION_SECONDS)
         await self._store.query_without_records(table.insert_token, row)
         return text
 
@@ -281,12 +281,12 @@ AuditedAction: TypeAlias = Literal[
 class AuditLog:
     """The entries of a store."""
 
-    def __init__(self, store: ToolKnowledgeStore, *, clock: Callable[[], float] = time.time) -> None:
-        self._store, self._clock = store, clock
+    def __init__(self, store: ToolKnowledgeStore) -> None:
+        self._store = store
 
     async def write(self, principal: Principal, action: AuditedAction, subject: str, **details: Any) -> None:
         """Add what a principal has done. The entry is stored when this returns."""
-        now, tenant = self._clock(), principal.tenant
+        now, tenant = time.time(), principal.tenant
         entry = {"at": now, "by": principal.label, "tenant": tenant, "action": action, "subject": subject}
         entry["details"] = details
         stream = f"{AUDIT_STREAM}:{tenant}" if tenant else AUDIT_STREAM
