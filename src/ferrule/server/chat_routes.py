@@ -383,6 +383,7 @@ class _ResponseReply:
 
     def describe_event(self, event: Any) -> bytes | None:
         """Return None: the format has no place for events that are not text."""
+        return None
 
     def describe_problem(self, problem: Problem) -> bytes:
         return self._event("error", message=problem.detail, code=str(problem.status), param=None)

@@ -149,7 +149,7 @@ class ServerFleet:
         *,
         cancel_run: Callable[[str], bool],
         on_news: Callable[[], None],
-        write_metrics: Callable[[], None],
+        write_metrics: Callable[[], object],
         internal_url: str | None = None,
         private_socket: Path | None = None,
         internal_secrets: Sequence[str] = (),

@@ -75,9 +75,13 @@ class McpHttpApp:
         """Serve over HTTP; `forwarder` reaches the other servers, which have their own sessions."""
         from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
-        shown = selection if isinstance(selection, VirtualServer) else VirtualServer(tools=selection)
+        virtual_server = selection if isinstance(selection, VirtualServer) else VirtualServer(tools=selection)
         self._server = McpServer(
-            library, policy=policy, tools=shown.tools, search=shown.search, plain_names=shown.plain_names
+            library,
+            policy=policy,
+            tools=virtual_server.tools,
+            search=virtual_server.search,
+            plain_names=virtual_server.plain_names,
         )
         server = self._server.server()
         self._manager = StreamableHTTPSessionManager(server, max_sessions=MAX_SESSIONS)
