@@ -18,6 +18,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
@@ -307,13 +308,9 @@ class ServerFleet:
 
     async def cancel_run(self, run_id: str) -> bool:
         """Stop a run on any server. Returns False when no server has it in progress, or it did not stop in time."""
-
-        async def is_running() -> bool:
-            return await self._engine.store.is_locked(RUN_PREFIX + run_id)
-
-        return self._cancel_run(run_id) or await self._cancel_elsewhere(
-            {"kind": "cancel_run", "run_id": run_id}, is_running
-        )
+        is_running = partial(self._engine.store.is_locked, RUN_PREFIX + run_id)
+        message = {"kind": "cancel_run", "run_id": run_id}
+        return self._cancel_run(run_id) or await self._cancel_elsewhere(message, is_running)
 
     async def cancel_call(self, call_id: str) -> bool:
         """Stop a call on any server. Returns False when it runs on no server, or did not stop in time."""
@@ -322,9 +319,8 @@ class ServerFleet:
             record = await self._engine.store.get_call_record(call_id)
             return record is not None and record.status == "running"
 
-        return self._engine.cancel(call_id) or await self._cancel_elsewhere(
-            {"kind": "cancel_call", "call_id": call_id}, is_running
-        )
+        message = {"kind": "cancel_call", "call_id": call_id}
+        return self._engine.cancel(call_id) or await self._cancel_elsewhere(message, is_running)
 
     async def _cancel_elsewhere(self, message: ChannelMessage, is_running: Callable[[], Awaitable[bool]]) -> bool:
         if not self._channel.is_available or not await is_running():
