@@ -13,6 +13,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from operator import methodcaller
 from typing import Any, Final
 
 from ferrule.core.call import Invocation, ToolExecutionContext, ToolExecutionResult
@@ -170,7 +171,7 @@ class ResourcesAndPrompts:
         for name, tool in servers.items():
             if uri in self._addresses.get(name, ()):
                 return tool
-        if (link := self._links.get(uri)) in servers:
+        if (link := self._links.get(uri, "")) in servers:
             return servers[link]
         for name, tool in servers.items():
             if any(_matches(template, uri) for template in self._templates.get(name, ())):
@@ -275,7 +276,7 @@ class ResourcesAndPrompts:
             entries: list[Any] = []
             cursor: str | None = None
             for _ in range(MAX_PAGES):
-                page = await connection.request(lambda client, cursor=cursor: getattr(client, method)(cursor=cursor))
+                page = await connection.request(methodcaller(method, cursor=cursor))
                 entries += getattr(page, field_name)
                 cursor = page.next_cursor
                 if cursor is None or len(entries) >= MAX_ENTRIES:
