@@ -21,7 +21,7 @@ from ferrule.core.call import report_progress
 from ferrule.policy.policy import Rule
 from ferrule.server.app import create_app
 from ferrule.server.listening import LimitedHttpProtocol
-from ferrule.server.mcp import ask_client, sessions
+from ferrule.server.mcp import ask_client, direct_calls
 from ferrule.server.tokens import Tokens
 from tests.server.serving import MCP_HEADERS, MCP_META, mcp_call
 from tests.support.waiting import until
@@ -218,7 +218,7 @@ async def test_questions_and_replies_of_a_session_are_plain_messages(kind: str, 
             unknown = {"jsonrpc": "2.0", "id": "not-asked", "result": {}}
             assert (await http.post(path, json=unknown, headers=headers)).status_code == 202  # as the SDK says
             if kind == "late":  # the user has thought for a minute
-                monkeypatch.setattr(sessions, "RENEWAL_INTERVAL", 0.0)
+                monkeypatch.setattr(direct_calls, "RENEWAL_INTERVAL", 0.0)
             reply = {"jsonrpc": "2.0", "id": question["id"], **REPLIES[kind]}
             accepted = await http.post(path, json=reply, headers=headers)
             assert accepted.status_code == 202 and not accepted.content
@@ -240,7 +240,7 @@ async def test_a_call_of_a_session_is_ended(how: str, monkeypatch: pytest.Monkey
             assert (await http.delete("/mcp", headers=headers)).status_code == 200
         else:
             if how == "late notification":  # which the SDK answers
-                monkeypatch.setattr(sessions, "RENEWAL_INTERVAL", 0.0)
+                monkeypatch.setattr(direct_calls, "RENEWAL_INTERVAL", 0.0)
             body = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 5}}
             assert (await http.post("/mcp", json=body, headers=headers)).status_code == 202
         await asyncio.wait_for(slow.ended.wait(), 60)
@@ -280,10 +280,10 @@ async def test_a_session_is_used_by_its_token_alone_and_until_it_ends():
 async def test_the_sdk_hears_of_a_session_that_is_in_use(monkeypatch: pytest.MonkeyPatch):
     async with serving(add) as (url, _), httpx.AsyncClient(base_url=url, timeout=60) as http:
         headers, body = await open_session(http), make_call("add", {"a": 1, "b": 2})
-        monkeypatch.setattr(sessions, "RENEWAL_INTERVAL", 0.0)
+        monkeypatch.setattr(direct_calls, "RENEWAL_INTERVAL", 0.0)
         renewed = await http.post("/mcp", json=body, headers=headers)
         assert renewed.headers["content-type"].startswith("text/event-stream") and '"result":3' in renewed.text
-        monkeypatch.setattr(sessions, "RENEWAL_INTERVAL", 60.0)
+        monkeypatch.setattr(direct_calls, "RENEWAL_INTERVAL", 60.0)
         direct = await http.post("/mcp", json=body, headers=headers)
         assert direct.headers["content-type"] == "application/json"
 

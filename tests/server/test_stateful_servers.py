@@ -280,9 +280,11 @@ async def test_a_worker_shows_the_calls_of_another_and_stops_them(
             await first.count()
         call = asyncio.create_task(first.library.execute("counter", {"path": str(path)}, action="work"))
         await until(path.with_name("elsewhere.started").exists)
-        while not (records := (await http.get("/v1/calls", params={"status": "running"})).json()["calls"]):
-            continue
-        response = await http.post(f"/v1/calls/{records[0]['record_id']}/cancel")
+        running: list[str] = []
+        while not running:  # the records of the counts may be written later
+            records = (await http.get("/v1/calls", params={"status": "running"})).json()["calls"]
+            running = [each["record_id"] for each in records if each["action"] == "work"]
+        response = await http.post(f"/v1/calls/{running[0]}/cancel")
         assert response.json()["cancelled"] is True, response.text
         assert (await call).error_type == "cancelled"
         await until(path.with_name("elsewhere.cancelled").exists)

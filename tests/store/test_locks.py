@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from ferrule import Agent, UnifiedToolLibrary, tool
 from ferrule.core.model import ModelReply
 from ferrule.errors import LockHeld, LockLost, RunInterrupted, StoreError
-from ferrule.server.problems import problem_of_error
+from ferrule.server.responses import problem_of_error
 from ferrule.store import ToolKnowledgeStore, leases, writer
 from ferrule.testing import ScriptedModel
 from tests.support.processes import TalkingProcess

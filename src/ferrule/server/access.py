@@ -19,10 +19,9 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ferrule.server.asgi import is_endless
 from ferrule.server.authentication import Authenticator, Client
 from ferrule.server.mcp.requests import CLIENT_HEADERS
-from ferrule.server.problems import Problem, problem_of_error
+from ferrule.server.responses import Problem, is_endless, problem_of_error
 
 logger = logging.getLogger("ferrule.server")
 
@@ -99,7 +98,7 @@ class AccessControl:
             await send({"type": "websocket.close", "code": 1008})
             return
         headers = dict(reversed(scope["headers"]))  # of several with one name, the first counts
-        body, guarded = LimitedBody(receive, self._max_body_size), GuardedSend(send)
+        guarded = GuardedSend(send)
         try:
             self._check_host(headers)
             self._check_origin(headers)
@@ -113,7 +112,7 @@ class AccessControl:
         if client is not None:
             guarded.find_client = partial(self._authenticator.find_client, text)
         try:
-            await self._app(scope, body.receive, guarded.send)
+            await self._app(scope, limit_body(receive, self._max_body_size), guarded.send)
         except asyncio.CancelledError:
             if is_endless(scope) or not await guarded.end(_CUT_OFF.to_response(scope["path"])):
                 raise
@@ -164,17 +163,17 @@ class AccessControl:
                 headers={"WWW-Authenticate": self._authenticator.challenge(text)},
             )
         # Proxies that add no header speak the oldest version of HTTP, unless somebody has configured another.
-        if client.token is None and (scope.get("http_version") == "1.0" or any(map(_is_of_proxy, headers))):
+        is_forwarded = scope.get("http_version") == "1.0" or any(
+            name in FORWARDED_HEADERS or name.startswith(FORWARDED_PREFIXES) or name.endswith(FORWARDED_SUFFIXES)
+            for name in headers
+        )
+        if client.token is None and is_forwarded:
             raise Problem(
                 403,
                 "This server has no tokens and answers this machine alone; a proxy has forwarded the request from "
                 "elsewhere. Create a token: `ferrule tokens new NAME`.",
             )
         return client
-
-
-def _is_of_proxy(header: bytes) -> bool:
-    return header in FORWARDED_HEADERS or header.startswith(FORWARDED_PREFIXES) or header.endswith(FORWARDED_SUFFIXES)
 
 
 @lru_cache(MAX_KNOWN_ADDRESSES)
@@ -206,19 +205,20 @@ def _limit_headers(scope: Scope) -> None:
     ]
 
 
-class LimitedBody:
-    """Enforces the size limit while a body arrives, whatever length was announced."""
+def limit_body(receive: Receive, max_size: int) -> Receive:
+    """Enforce the size limit while a body arrives, whatever length was announced."""
+    rest = max_size
 
-    def __init__(self, receive: Receive, max_size: int) -> None:
-        self._receive, self._rest = receive, max_size
-
-    async def receive(self) -> Message:
-        message = await self._receive()
+    async def receive_within_limit() -> Message:
+        nonlocal rest
+        message = await receive()
         if message["type"] == "http.request":
-            self._rest -= len(message.get("body", b""))
-            if self._rest < 0:
+            rest -= len(message.get("body", b""))
+            if rest < 0:
                 raise Problem(413, "The request is too long.")
         return message
+
+    return receive_within_limit
 
 
 class GuardedSend:

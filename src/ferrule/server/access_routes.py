@@ -9,24 +9,26 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Path
-from pydantic import BaseModel, ConfigDict, Field, StrictBool
+from pydantic import ConfigDict, Field, StrictBool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ferrule.core.permission import EFFECT_TIERS, LOCAL_USER, Decision, EffectTier, Principal
+from ferrule.core.permission import EFFECT_TIERS, LOCAL_USER, EffectTier, Principal
 from ferrule.core.spec import Tool, ToolCapability
 from ferrule.errors import ToolNotFound
-from ferrule.policy.policy import (
-    DEFAULT_RULES,
-    Permissions,
-    Policy,
-    Rule,
-    find_rules_without_tools,
-    matches_principal,
-)
+from ferrule.policy.policy import DEFAULT_RULES, Policy, Rule, find_rules_without_tools, matches_principal
 from ferrule.server.authentication import Client
-from ferrule.server.problems import Problem, json_response
-from ferrule.server.services import AdminClient, CallingClient, Limit, Moment, ReadingClient, Services, ServicesOfApp
+from ferrule.server.responses import Problem, json_response
+from ferrule.server.services import (
+    AdminClient,
+    CallingClient,
+    Limit,
+    Moment,
+    ReadingClient,
+    RequestBody,
+    Services,
+    ServicesOfApp,
+)
 from ferrule.server.tokens import DEFAULT_OVERLAP, LOCAL_AGENT, MAX_OVERLAP, AccessToken, Role
 from ferrule.store.spending import CostGroup, CostSummary, summarize_costs
 from ferrule.store.statistics import count_calls_by_rule
@@ -41,10 +43,9 @@ TokenName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")]
 # Tokens
 
 
-class TokenRequest(BaseModel):
+class TokenRequest(RequestBody):
     """What a new token may do."""
 
-    model_config = ConfigDict(extra="forbid")
     name: TokenName
     roles: Annotated[list[Role], Field(min_length=1)] = ["caller"]
     tools: list[str] | None = None
@@ -96,10 +97,10 @@ async def revoke_token(request: Request, name: str, services: ServicesOfApp, cli
     return json_response({"name": name, "revoked": True})
 
 
-class RotationRequest(BaseModel):
+class RotationRequest(RequestBody):
     """How a token gets another secret text."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(strict=True)
     overlap: Annotated[float, Field(ge=0, le=MAX_OVERLAP)] = DEFAULT_OVERLAP
     """Seconds for which the earlier text is valid too."""
 
@@ -173,16 +174,15 @@ async def show_policy(services: ServicesOfApp, client: AdminClient) -> Response:
 
     An administrator of a tenant sees those about tools that it may use, and none about another tenant.
     """
-    policy = services.policy or services.library.engine.policy
+    policy = services.policy or services.engine.policy
     since = datetime.now(UTC) - timedelta(days=RULE_COUNT_DAYS)
     tenant = None if client.sees_all_tenants else client.tenant
-    counts = await services.library.engine.store.query(count_calls_by_rule, since, tenant)
-    is_plain = isinstance(policy, Policy)
-    default = policy.default if isinstance(policy, Policy) else None
-    rules: list[tuple[Rule, bool]] = [(rule, False) for rule in policy.rules] if isinstance(policy, Policy) else []
-    if is_plain and default is None:
-        rules += [(rule, True) for rule in DEFAULT_RULES]
-    snapshot = services.library.engine.registry.snapshot()
+    counts = await services.store.query(count_calls_by_rule, since, tenant)
+    default, rules = None, list[tuple[Rule, bool]]()
+    if isinstance(policy, Policy):
+        default, rules = policy.default, [(rule, False) for rule in policy.rules]
+        rules += [(rule, True) for rule in DEFAULT_RULES if default is None]
+    snapshot = services.engine.registry.snapshot()
     unused = find_rules_without_tools(policy, snapshot) if client.sees_all_tenants else []
     if not client.sees_all_tenants:
         permissions = services.permissions(client)
@@ -214,10 +214,9 @@ def _concerns(rule: Rule, client: Client, usable: Sequence[tuple[Tool, ToolCapab
     return not is_of_another and any(rule.covers(*each) for each in usable)
 
 
-class PolicyTest(BaseModel):
+class PolicyTest(RequestBody):
     """A call that is not made."""
 
-    model_config = ConfigDict(extra="forbid")
     token: str | None = None
     """The name of the token; none: the user of this machine."""
     chosen_by_model: StrictBool = False
@@ -232,12 +231,15 @@ async def predict_decision(body: PolicyTest, services: ServicesOfApp, client: Ad
     """Return what would happen if a token made a call: allow, ask or deny, by which rule, and what is wrong with it."""
     principal = await _find_principal(body, services, client)
     tool, capability = _find_action(body, services, client)
-    permissions = services.library.engine.permissions(principal, services.policy)
-    checked = services.library.engine.check(tool, body.arguments, capability.name)
+    permissions = services.engine.permissions(principal, services.policy)
+    checked = services.engine.check(tool, body.arguments, capability.name)
+    # As the engine decides: about the arguments as they are written, and as the tool gets them.
     variants = [body.arguments, *([checked.validated_params] if checked.is_valid else ())]
+    decisions = [permissions.decide(tool, capability, arguments) for arguments in variants]
+    decision = next((each for each in decisions if each.verdict != "allow"), decisions[-1])
     return json_response(
         {
-            **asdict(_decide(permissions, tool, capability, variants)),
+            **asdict(decision),
             "principal": principal.label,
             "tool_id": tool.id,
             "action": capability.name,
@@ -262,7 +264,7 @@ async def _find_principal(body: PolicyTest, services: Services, client: Client) 
 
 def _find_action(body: PolicyTest, services: Services, client: Client) -> tuple[Tool, ToolCapability]:
     """Find an action. An administrator of a tenant does not learn about tools that it may not use itself."""
-    snapshot = services.library.engine.registry.snapshot()
+    snapshot = services.engine.registry.snapshot()
     try:
         tool, capability = snapshot.find(body.tool, body.action)
     except ToolNotFound as error:  # which suggests tools with similar names
@@ -270,12 +272,6 @@ def _find_action(body: PolicyTest, services: Services, client: Client) -> tuple[
     if not client.sees_all_tenants and not services.permissions(client).may_call(tool, capability):
         raise Problem(404, f"There is no tool {body.tool!r} here.")
     return tool, capability
-
-
-def _decide(permissions: Permissions, tool: Tool, capability: ToolCapability, variants: list[Any]) -> Decision:
-    """As the engine decides: about the arguments as they are written, and as the tool gets them."""
-    decisions = [permissions.decide(tool, capability, arguments) for arguments in variants]
-    return next((decision for decision in decisions if decision.verdict != "allow"), decisions[-1])
 
 
 # Who administered the server
@@ -293,17 +289,17 @@ credentials_router = APIRouter(prefix="/v1", tags=["credentials"])
 CredentialName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
 
-class CredentialRequest(BaseModel):
+class CredentialRequest(RequestBody):
     """The secret text, which is never given back."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(hide_input_in_errors=True)
     value: Annotated[str, Field(min_length=1, max_length=65_536, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
 
 @credentials_router.get("/credentials")
 async def list_credentials(services: ServicesOfApp, client: CallingClient) -> Response:
     """List the names of the client's credentials."""
-    entries = await services.library.engine.store.credentials.list_entries(client.principal.account)
+    entries = await services.store.credentials.list_entries(client.principal.account)
     own = [{"name": each.name, "updated_at": each.updated_at} for each in entries if ":" not in each.name]
     return json_response({"credentials": own})
 
@@ -313,14 +309,14 @@ async def store_credential(
     name: CredentialName, body: CredentialRequest, services: ServicesOfApp, client: CallingClient
 ) -> Response:
     """Store a credential, in place of an earlier one. It is encrypted; every server uses it within seconds."""
-    await services.library.engine.store.credentials.set(client.principal.account, name, body.value)
+    await services.store.credentials.set(client.principal.account, name, body.value)
     return json_response({"name": name, "stored": True})
 
 
 @credentials_router.delete("/credentials/{name}")
 async def delete_credential(name: CredentialName, services: ServicesOfApp, client: CallingClient) -> Response:
     """Delete a credential. No server uses it after a few seconds."""
-    if not await services.library.engine.store.credentials.delete(client.principal.account, name):
+    if not await services.store.credentials.delete(client.principal.account, name):
         raise Problem(404, f"There is no credential {name!r}.")
     return json_response({"name": name, "deleted": True})
 
@@ -336,11 +332,9 @@ async def list_costs(
 
     A client sees its own, or those of its tenant if it may approve.
     """
-    visibility, costs = services.visibility(client), services.library.engine.costs
+    visibility, costs = services.visibility(client), services.engine.costs
     principals = None if visibility.principals is None else sorted(visibility.principals)
-    summaries = await services.library.engine.store.query(
-        summarize_costs, by, since, visibility.tenant, principals=principals
-    )
+    summaries = await services.store.query(summarize_costs, by, since, visibility.tenant, principals=principals)
     prefix = f"{client.tenant}/" if by == "conversation" and client.tenant else ""
     total: dict[str, Any] = CostSummary.total(summaries.values()).to_dict()
     return json_response(
@@ -356,7 +350,7 @@ async def list_costs(
 @costs_router.get("/budgets")
 async def list_budgets(services: ServicesOfApp, client: AdminClient) -> Response:
     """Return the budgets, and what was spent of each, by scope and period."""
-    costs, tenant = services.library.engine.costs, services.visibility(client).tenant
+    costs, tenant = services.engine.costs, services.visibility(client).tenant
     states = [state for state in await costs.list_spending() if state.budget in costs.budgets]
     if tenant is not None:  # an administrator of one tenant
         states = [

@@ -20,7 +20,7 @@ from ferrule.policy.approvals import ApprovalRequest
 from ferrule.policy.budgets import Budget
 from ferrule.policy.policy import Rule
 from ferrule.server import call_routes
-from ferrule.server.problems import PROBLEM_TYPE
+from ferrule.server.responses import PROBLEM_TYPE
 from ferrule.store.record import CallInterval, CallStatistics
 from ferrule.store.spending import BudgetState, CostSummary
 
@@ -34,19 +34,10 @@ TYPES: Final[dict[str, dict[str, Any]]] = {
     "object": {"type": "object"},
     "any": {},
 }
-_BASES: Final[dict[str, Any]] = {
-    "ApprovalRequest": ApprovalRequest,
-    "Budget": Budget,
-    "BudgetState": BudgetState,
-    "CallInterval": CallInterval,
-    "CallStatistics": CallStatistics,
-    "ConcurrencyMetrics": ConcurrencyMetrics,
-    "CostSummary": CostSummary,
-    "Decision": Decision,
-    "FailurePattern": FailurePattern,
-    "Rule": Rule,
-    "Turn": Turn,
-}
+_BASES: Final[tuple[Any, ...]] = (
+    *(ApprovalRequest, Budget, BudgetState, CallInterval, CallStatistics, ConcurrencyMetrics, CostSummary, Decision),
+    *(FailurePattern, Rule, Turn),
+)
 """Values that are answered with as they are."""
 OBJECTS: Final = {
     "Action": "name:text model_name:text description:text effect:text needs_approval:flag",
@@ -81,6 +72,7 @@ OBJECTS: Final = {
     "TotalCost": "cost:number *CostSummary",
     "BudgetSpending": "spending:[BudgetState] *Budget",
     "Done": "name:text",
+    "Problem": "type:text title:text status:whole detail:text",
     "Status": "status:text",
 }
 """Fields of objects; `*Name` stands for the fields of another one."""
@@ -145,18 +137,6 @@ RESPONSES: Final = {
 
 CALL_PATH: Final = "/v1/tools/{name}/call"
 PUBLIC_PATHS: Final = ("/healthz", "/readyz")
-_PROBLEM: Final[dict[str, Any]] = {
-    "title": "Problem",
-    "description": "RFC 9457: what happened, and what to do.",
-    "type": "object",
-    "required": ["type", "title", "status", "detail"],
-    "properties": {
-        "type": {"type": "string"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string"},
-    },
-}
 _CALL_OPERATION: Final[dict[str, Any]] = {
     "tags": ["calls"],
     "summary": "Call a tool",
@@ -178,15 +158,12 @@ _EVENT: Final = {
     "type": "object",
     "properties": {"event": {"type": "string"}, "id": {"type": "string"}, "data": {"type": "string"}},
 }
+_STREAMED: Final = (CALL_PATH, "/v1/ask", "/v1/runs/{run_id}/resume", "/v1/chat/completions", "/v1/responses")
 _MEDIA_TYPES: Final = {
     "/metrics": ["text/plain"],
     "/v1/events": ["text/event-stream"],
     "/v1/calls/{call_id}/artifact": ["application/octet-stream"],
-    "/v1/ask": ["application/json", "text/event-stream"],
-    "/v1/runs/{run_id}/resume": ["application/json", "text/event-stream"],
-    "/v1/chat/completions": ["application/json", "text/event-stream"],
-    "/v1/responses": ["application/json", "text/event-stream"],
-    CALL_PATH: ["application/json", "text/event-stream"],
+    **dict.fromkeys(_STREAMED, ["application/json", "text/event-stream"]),
 }
 """Of successful responses that are not only JSON."""
 
@@ -209,7 +186,6 @@ def _complete(document: dict[str, Any]) -> dict[str, Any]:
     schemas: dict[str, Any] = components.setdefault("schemas", {})
     schemas |= make_components()
     schemas["CallRequest"] = call_routes.CallRequest.model_json_schema(ref_template=f"{REF}{{model}}")
-    schemas["Problem"] = _PROBLEM
     for name in ("HTTPValidationError", "ValidationError"):  # of FastAPI, which answers with problems here
         schemas.pop(name, None)
     components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
@@ -239,11 +215,11 @@ def _complete_operation(method: str, path: str, operation: dict[str, Any]) -> No
 def make_components() -> dict[str, Any]:
     """Return the schemas that responses refer to."""
     components: dict[str, Any] = {}
-    for name, base in _BASES.items():
+    for base in _BASES:
         schema = TypeAdapter(base).json_schema(mode="serialization", ref_template=f"{REF}{{model}}")
         components |= schema.pop("$defs", {})
         schema.pop("additionalProperties", None)
-        components[name] = schema
+        components[base.__name__] = schema
     return components | {name: make_schema(fields) for name, fields in OBJECTS.items()}
 
 

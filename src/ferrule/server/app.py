@@ -22,7 +22,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Final
 
-from fastapi import FastAPI, Query
+from fastapi import APIRouter, FastAPI, Query
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -38,29 +38,28 @@ from ferrule.core.permission import CallPolicy
 from ferrule.errors import FerruleError
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.policy.policy import check_policy
-from ferrule.server import (
-    access_routes,
-    call_routes,
-    chat_routes,
-    question_routes,
-    tool_routes,
-)
+from ferrule.server import access_routes, call_routes, chat_routes, question_routes, tool_routes
 from ferrule.server.access import MAX_BODY_SIZE, SESSION_COOKIE, AccessControl
 from ferrule.server.api_document import complete_document
-from ferrule.server.asgi import encode_event, event_stream, mark_endless
 from ferrule.server.authentication import Authenticator, Client
 from ferrule.server.call_limits import CallAllowance, CallLimits
 from ferrule.server.fleet import describe_event
-from ferrule.server.internal_mcp import InternalEndpoint, InternalRequests
 from ferrule.server.listening import InternalListener
-from ferrule.server.mcp.forwarding import RequestForwarder
-from ferrule.server.mcp.http import McpHttpApp, VirtualServer
+from ferrule.server.mcp.http import McpHttpApp, RequestForwarder, VirtualServer
 from ferrule.server.metrics import ObservedRequests
 from ferrule.server.oauth import TokenVerifier
-from ferrule.server.problems import Problem, handle_error, handle_invalid_request, json_response
 from ferrule.server.reloading import MakeApp, ReloadableApp
+from ferrule.server.responses import (
+    Problem,
+    encode_event,
+    event_stream,
+    handle_error,
+    handle_invalid_request,
+    json_response,
+    mark_endless,
+)
 from ferrule.server.services import AnyClient, MakeOrchestrator, ReadingClient, Services, ServicesOfApp
-from ferrule.server.stateful_servers import SharedServers
+from ferrule.server.stateful_servers import InternalEndpoint, InternalRequests, StatefulServers
 from ferrule.server.store_changes import CHANGED, Part
 from ferrule.server.tokens import SESSION_SECONDS, Tokens
 from ferrule.telemetry.http import TracedApp
@@ -151,12 +150,12 @@ def create_app(
     fleet, forwarder = services.fleet, RequestForwarder(services.fleet)
     selections: dict[str, VirtualServer | Collection[str]] = {"": VirtualServer(), **(virtual_servers or {})}
     mcp_apps = {
-        f"/mcp/{name}" if name else "/mcp": McpHttpApp(library, VirtualServer.of(each), policy, fleet, forwarder)
+        f"/mcp/{name}" if name else "/mcp": McpHttpApp(library, each, policy, forwarder)
         for name, each in selections.items()
     }
 
     services.mcp_sessions.update((path, each.sessions) for path, each in mcp_apps.items())
-    shared = None if fleet.address is None else SharedServers(library.engine, fleet)
+    shared = None if fleet.address is None else StatefulServers(library.engine, fleet)
     mcp_servers: list[McpHttpApp | InternalEndpoint] = [*mcp_apps.values()]
     mcp_servers += [] if shared is None else [shared.endpoint]
 
@@ -204,7 +203,7 @@ def _add_routes(
     page: Sequence[Route],
 ) -> None:
     app.router.routes.append(Route("/v1/tools/{name}/call", tool_calls, methods=["POST"]))
-    for router in (
+    for each in (
         tool_routes.router,
         call_routes.router,
         tool_routes.servers_router,
@@ -213,9 +212,9 @@ def _add_routes(
         access_routes.router,
         access_routes.credentials_router,
         access_routes.costs_router,
+        router,
     ):
-        app.include_router(router)
-    _add_own_routes(app)
+        app.include_router(each)
     app.router.routes += [] if verifier is None else verifier.routes()
     for path, mcp_app in mcp_apps.items():
         # In front: the routes are tried in their order, and this one is used most.
@@ -259,54 +258,44 @@ class FrequentRequests:
         self._app, self._tool_calls, self._mcp_apps = app, tool_calls, mcp_apps
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST":
-            await self._app(scope, receive, send)
-            return
-        try:
-            rest = await self._answer(scope, receive, send)
-        except Problem as error:  # the body is too long or not complete
-            await error.to_response()(scope, receive, send)
-            return
-        if rest is not None:
-            await self._app(scope, rest, send)
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
-        """None when the request is answered, else from where the application is to read it."""
-        if (name := self._tool_calls.find_name(scope["path"])) is not None:
-            scope["endpoint"], scope["path_params"] = self._tool_calls, {"name": name}  # for traces
-            await self._tool_calls(scope, receive, send)
-            return None
-        mcp_app = self._mcp_apps.get(scope["path"])
-        if mcp_app is None:
-            return receive
-        scope["endpoint"], scope["path_params"] = mcp_app, {}
-        return await mcp_app.answer_directly(scope, receive, send)
+        if scope["type"] == "http" and scope["method"] == "POST":
+            if (name := self._tool_calls.find_name(scope["path"])) is not None:
+                scope["endpoint"], scope["path_params"] = self._tool_calls, {"name": name}  # for traces
+                await self._tool_calls(scope, receive, send)
+                return
+            if (mcp_app := self._mcp_apps.get(scope["path"])) is not None:
+                scope["endpoint"], scope["path_params"] = mcp_app, {}
+                try:
+                    rest = await mcp_app.answer_directly(scope, receive, send)
+                except Problem as error:  # the body is too long or not complete
+                    await error.to_response()(scope, receive, send)
+                    return
+                if rest is None:
+                    return
+                receive = rest
+        await self._app(scope, receive, send)
 
 
 # Health, sessions and events
 
 
-def _add_own_routes(app: FastAPI) -> None:
-    app.add_api_route("/healthz", get_health, methods=["GET"], tags=["server"])
-    app.add_api_route("/readyz", get_readiness, methods=["GET"], tags=["server"])
-    app.add_api_route("/metrics", get_metrics, methods=["GET"], tags=["server"])
-    app.add_api_route("/v1/session", open_session, methods=["POST"], tags=["access"], status_code=201)
-    app.add_api_route("/v1/session", close_session, methods=["DELETE"], tags=["access"])
-    app.add_api_route("/v1/me", show_client, methods=["GET"], tags=["access"])
-    app.add_api_route("/v1/events", stream_events, methods=["GET"], tags=["events"])
+router = APIRouter()
 
 
+@router.get("/healthz", tags=["server"])
 async def get_health() -> Response:
     """Return whether the process answers."""
     return json_response({"status": "ok", "version": _version()})
 
 
+@router.get("/readyz", tags=["server"])
 async def get_readiness(services: ServicesOfApp) -> Response:
     """Return whether the server can do all its work: the store answers, and has accepted all records."""
     await services.check_store()
     return json_response({"status": "ok"})
 
 
+@router.get("/metrics", tags=["server"])
 async def get_metrics(services: ServicesOfApp, client: ReadingClient) -> Response:
     """Return calls, requests, durations, rejections, slots and queues of all workers, in Prometheus' format."""
     if not client.sees_all_tenants:
@@ -315,6 +304,7 @@ async def get_metrics(services: ServicesOfApp, client: ReadingClient) -> Respons
     return Response(services.metrics.render(living), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
+@router.post("/v1/session", tags=["access"], status_code=201)
 async def open_session(request: Request, services: ServicesOfApp, client: AnyClient) -> Response:
     """Exchange a token for a cookie, with which a page can make requests and read events."""
     if client.token is None:
@@ -331,6 +321,7 @@ async def open_session(request: Request, services: ServicesOfApp, client: AnyCli
     return response
 
 
+@router.delete("/v1/session", tags=["access"])
 async def close_session(request: Request, services: ServicesOfApp, client: AnyClient) -> Response:
     """End a session."""
     text = request.cookies.get(SESSION_COOKIE)
@@ -344,6 +335,7 @@ async def close_session(request: Request, services: ServicesOfApp, client: AnyCl
     return response
 
 
+@router.get("/v1/me", tags=["access"])
 async def show_client(client: AnyClient) -> Response:
     """Return who the client is, and what it may do."""
     permissions = [name for name in ("read", "call", "approve", "administer") if client.may(name)]
@@ -351,6 +343,7 @@ async def show_client(client: AnyClient) -> Response:
     return json_response({"name": client.name, "permissions": permissions, "token": token})
 
 
+@router.get("/v1/events", tags=["events"])
 async def stream_events(
     services: ServicesOfApp,
     client: ReadingClient,
@@ -388,7 +381,7 @@ async def _read_events(services: Services, client: Client, names: set[str] | Non
 
     subscriptions = []
     if names != {CHANGED}:
-        subscriptions.append(services.library.engine.subscribe(receive, is_wanted))
+        subscriptions.append(services.engine.subscribe(receive, is_wanted))
         subscriptions.append(services.fleet.subscribe(lambda event: add(event) if is_wanted(event) else None))
     if names is None or CHANGED in names:
         subscriptions.append(services.changes.subscribe(add))

@@ -24,7 +24,7 @@ from ferrule.policy.approvals import ApprovalRequest
 from ferrule.policy.policy import Permissions
 from ferrule.server.call_limits import CallLimits, ClientCalls
 from ferrule.server.oauth import TokenVerifier
-from ferrule.server.problems import Problem
+from ferrule.server.responses import Problem
 from ferrule.server.tokens import TOKEN_PREFIX, AccessToken, Permission, Tokens, hash_token
 from ferrule.store.record import ToolCallRecord
 

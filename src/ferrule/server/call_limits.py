@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from ferrule.concurrency import ConcurrencyConfig, Slot, ToolConcurrencyController
 from ferrule.concurrency.fleet import renew_in
@@ -37,111 +37,98 @@ class CallAllowance:
     max_concurrent: int | None = None
 
 
-class CallLimit(Protocol):
-    """Keeps the calls of a token or a tenant within what they may be."""
+class CallLimit:
+    """Keeps calls within an allowance: on this server, or with a controller that leases on all servers together."""
 
-    def slot(self, calls: int, most: int, /) -> AbstractAsyncContextManager[int]:
-        """For the time of some calls; yields how many may run concurrently, at most `most`.
-
-        Rejected when there are too many.
-        """
-        ...
-
-
-class ServerCallLimit:
-    """A limit that holds on this server."""
-
-    def __init__(self, allowance: CallAllowance) -> None:
-        self._allowance = allowance
+    def __init__(self, allowance: CallAllowance, key: str, controller: ToolConcurrencyController | None) -> None:
+        self._allowance, self._controller = allowance, controller
+        self._bucket, self._rate_bucket = key, f"{key}/minute"
         self._running = 0
-        self._credit = -1.0
-        self._updated_at = 0.0
+        self._credit, self._updated_at = max(1.0, allowance.per_minute or 0.0), time.monotonic()
+        """Calls that may start now, on this server."""
+        if controller is not None and allowance.max_concurrent is not None:
+            controller.add_bucket(self._bucket, slots=allowance.max_concurrent)
+        if controller is not None and allowance.per_minute is not None:
+            controller.add_bucket(self._rate_bucket, calls_per_minute=max(1, int(allowance.per_minute)))
 
     @asynccontextmanager
     async def slot(self, calls: int, most: int, /) -> AsyncIterator[int]:
-        limit = self._allowance.max_concurrent
-        slots = most if limit is None else min(most, limit - self._running)
+        """Count some calls while they run, and yield how many may run concurrently, at most `most`.
+
+        Raises Rejected when there are too many.
+        """
+        limit, controller = self._allowance.max_concurrent, self._controller
+        slots, leased = most if limit is None else min(most, limit - self._running), list[Slot]()
         if slots < 1:
-            raise _too_many_running(self._allowance, self._running)
-        self._count_against_rate(calls)
+            raise Rejected(
+                f"{self._allowance.holder} has {self._running} calls running, which is its limit. Wait until one has "
+                "ended.",
+                retry_after=1,
+            )
+        if controller is not None and limit is not None:
+            leased = await self._lease(controller, slots)
+            slots = len(leased)
         self._running += slots
         try:
+            if self._allowance.per_minute is not None and controller is not None:
+                await self._lease_starts(controller, self._allowance.per_minute, calls)
+            elif self._allowance.per_minute is not None:
+                self._count_starts(self._allowance.per_minute, calls)
             yield slots
         finally:
             self._running -= slots
+            if controller is not None:
+                for slot in leased:
+                    controller.release(slot)
 
-    def _count_against_rate(self, calls: int) -> None:
-        rate = self._allowance.per_minute
-        if rate is None:
-            return
-        now, burst = time.monotonic(), max(1.0, rate)
-        credit = burst if self._credit < 0 else self._credit + (now - self._updated_at) * rate / 60
-        self._updated_at, self._credit = now, min(burst, credit)
-        if self._credit < calls:
-            seconds = int((calls - self._credit) * 60 / rate) + 1
-            raise _too_many_a_minute(self._allowance, seconds, None if calls <= burst else calls)
-        self._credit -= calls
-
-
-class FleetCallLimit:
-    """A limit that holds on all servers of the store together."""
-
-    def __init__(self, allowance: CallAllowance, key: str, controller: ToolConcurrencyController) -> None:
-        self._allowance, self._controller = allowance, controller
-        self._bucket, self._rate_bucket = key, f"{key}/minute"
-        self._rate = None if allowance.per_minute is None else max(1, int(allowance.per_minute))
-        self._running = 0
-        if allowance.max_concurrent is not None:
-            controller.add_bucket(self._bucket, slots=allowance.max_concurrent)
-        if self._rate is not None:
-            controller.add_bucket(self._rate_bucket, calls_per_minute=self._rate)
-
-    @asynccontextmanager
-    async def slot(self, calls: int, most: int, /) -> AsyncIterator[int]:
-        limit, controller = self._allowance.max_concurrent, self._controller
-        if limit is not None and self._running >= limit:
-            raise _too_many_running(self._allowance, self._running)
-        slots = [] if limit is None else [await self._wait_for_slot()]
+    async def _lease(self, controller: ToolConcurrencyController, most: int) -> list[Slot]:
         try:
-            while slots and len(slots) < most and (slot := controller.try_acquire_separately(self._bucket)) is not None:
-                slots.append(slot)
-            self._running += len(slots)
-            try:
-                await self._count_against_rate(calls)
-                yield len(slots) or most
-            finally:
-                self._running -= len(slots)
-        finally:
-            for slot in slots:
-                controller.release(slot)
-
-    async def _wait_for_slot(self) -> Slot:
-        try:
-            return await self._controller.acquire_separately(self._bucket)
+            leased = [await controller.acquire_separately(self._bucket)]
         except Rejected:
             raise Rejected(
                 f"{self._allowance.holder} may have {self._allowance.max_concurrent} calls running on all servers "
                 f"together, and none of these was free within {SLOT_TIMEOUT:g} s. Wait until one has ended.",
                 retry_after=1,
             ) from None
+        while len(leased) < most and (slot := controller.try_acquire_separately(self._bucket)) is not None:
+            leased.append(slot)
+        return leased
 
-    async def _count_against_rate(self, calls: int) -> None:
-        if self._rate is None:
-            return
-        if calls > self._rate:
-            raise _too_many_a_minute(self._allowance, 60, calls)
-        while calls and (slot := self._controller.try_acquire_separately(self._rate_bucket)) is not None:
-            self._controller.release(slot)
+    def _count_starts(self, rate: float, calls: int) -> None:
+        now, burst = time.monotonic(), max(1.0, rate)
+        credit = self._credit + (now - self._updated_at) * rate / 60
+        self._updated_at, self._credit = now, min(burst, credit)
+        if self._credit < calls:
+            seconds = int((calls - self._credit) * 60 / rate) + 1
+            raise self._make_rejection(seconds, None if calls <= burst else calls)
+        self._credit -= calls
+
+    async def _lease_starts(self, controller: ToolConcurrencyController, rate: float, calls: int) -> None:
+        if calls > max(1, int(rate)):
+            raise self._make_rejection(60, calls)
+        while calls and (slot := controller.try_acquire_separately(self._rate_bucket)) is not None:
+            controller.release(slot)
             calls -= 1
-        for outcome in await asyncio.gather(*(self._start_one() for _ in range(calls)), return_exceptions=True):
+
+        async def start_one() -> None:
+            controller.release(await controller.acquire_separately(self._rate_bucket))
+
+        for outcome in await asyncio.gather(*(start_one() for _ in range(calls)), return_exceptions=True):
             if isinstance(outcome, Rejected):
                 seconds = int(outcome.details.get("retry_after", SLOT_TIMEOUT)) + 1
-                raise _too_many_a_minute(self._allowance, seconds, None) from None
+                raise self._make_rejection(seconds, None) from None
             if outcome is not None:
                 raise outcome
 
-    async def _start_one(self) -> None:
-        self._controller.release(await self._controller.acquire_separately(self._rate_bucket))
+    def _make_rejection(self, seconds: int, calls: int | None) -> Rejected:
+        """Make the error; `calls` is the number in one request, if it is more than ever fits."""
+        advice = (
+            f"Try again in {seconds} s." if calls is None else f"Send fewer than these {calls} calls in one request."
+        )
+        return Rejected(
+            f"{self._allowance.holder} may make {self._allowance.per_minute:g} calls a minute. {advice}",
+            retry_after=seconds,
+        )
 
 
 class ClientCalls:
@@ -171,10 +158,7 @@ class CallLimits:
     """The limits of all clients of a server."""
 
     def __init__(
-        self,
-        store: ToolKnowledgeStore,
-        config: ConcurrencyConfig,
-        tenants: Mapping[str, CallAllowance] | None = None,
+        self, store: ToolKnowledgeStore, config: ConcurrencyConfig, tenants: Mapping[str, CallAllowance] | None = None
     ) -> None:
         """`config` says whether limits are shared. `tenants` by name; `*` is for each tenant without an entry."""
         self._store, self._tenants = store, tenants or {}
@@ -201,30 +185,14 @@ class CallLimits:
         allowances = {f"token:{token.root_id}": own}
         if token.tenant and (allowance := self._tenants.get(token.tenant) or self._tenants.get(EACH_TENANT)):
             allowances[f"tenant:{token.tenant}"] = allowance
-        return ClientCalls(
-            *(
-                self._limits.get(key) or self._limits.setdefault(key, self._make_limit(key, allowance))
-                for key, allowance in allowances.items()
-                if allowance.per_minute is not None or allowance.max_concurrent is not None
-            )
-        )
-
-    def _make_limit(self, key: str, allowance: CallAllowance) -> CallLimit:
-        if self._controller is None:
-            return ServerCallLimit(allowance)
-        self._controller.join_fleet(renew_in(self._store))
-        return FleetCallLimit(allowance, key, self._controller)
-
-
-def _too_many_running(allowance: CallAllowance, running: int) -> Rejected:
-    return Rejected(
-        f"{allowance.holder} has {running} calls running, which is its limit. Wait until one has ended.", retry_after=1
-    )
-
-
-def _too_many_a_minute(allowance: CallAllowance, seconds: int, calls: int | None) -> Rejected:
-    """Make the error; `calls` is the number in one request, if it is more than ever fits."""
-    advice = f"Try again in {seconds} s." if calls is None else f"Send fewer than these {calls} calls in one request."
-    return Rejected(
-        f"{allowance.holder} may make {allowance.per_minute:g} calls a minute. {advice}", retry_after=seconds
-    )
+        limited = {
+            key: each
+            for key, each in allowances.items()
+            if each.per_minute is not None or each.max_concurrent is not None
+        }
+        for key, allowance in limited.items():
+            if key not in self._limits:
+                self._limits[key] = CallLimit(allowance, key, self._controller)
+        if limited and self._controller is not None:
+            self._controller.join_fleet(renew_in(self._store))
+        return ClientCalls(*(self._limits[key] for key in limited))

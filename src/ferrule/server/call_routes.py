@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -15,7 +14,7 @@ from typing import Annotated, Any, Final
 
 import orjson
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
+from pydantic import Field, StrictBool, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -30,19 +29,27 @@ from ferrule.errors import (
     REJECTED,
     TOOL_NOT_FOUND,
     VALIDATION_ERROR,
-    FerruleError,
 )
-from ferrule.server.asgi import SendEvent, encode_event, event_stream, read_body, send_json, stream_of_task
 from ferrule.server.authentication import Client
 from ferrule.server.mcp import execute_named, make_content_blocks
-from ferrule.server.problems import Problem, encode_body, json_response, problem_of_error
-from ferrule.server.services import CallingClient, Limit, Moment, ReadingClient, Services, ServicesOfApp
+from ferrule.server.responses import (
+    Problem,
+    SendEvent,
+    encode_body,
+    encode_event,
+    event_stream,
+    handle_error,
+    json_response,
+    read_body,
+    send_json,
+    stream_of_task,
+)
+from ferrule.server.services import CallingClient, Limit, Moment, ReadingClient, RequestBody, Services, ServicesOfApp
 from ferrule.server.stateful_servers import UNREACHABLE
 from ferrule.store.queries import CallFilter
 from ferrule.store.record import Status, ToolCallRecord
 from ferrule.store.statistics import collect_series, find_oldest_call
 
-logger = logging.getLogger("ferrule.server")
 router = APIRouter(prefix="/v1")
 
 CALLER_HTTP: Final = "http"
@@ -63,10 +70,9 @@ _STATUS_OF_ERROR: Final = {
 ConversationId = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,100}$")]
 
 
-class CallRequest(BaseModel):
+class CallRequest(RequestBody):
     """One call."""
 
-    model_config = ConfigDict(extra="forbid")
     arguments: dict[str, Any] = {}
     action: str | None = None
     timeout: Annotated[float | None, Field(gt=0, le=MAX_CALL_TIMEOUT)] = None
@@ -77,19 +83,17 @@ class CallRequest(BaseModel):
     """Answer with server-sent events: `progress` for each report of the tool, and `result` at the end."""
 
 
-class NamedCall(BaseModel):
+class NamedCall(RequestBody):
     """One call of a batch."""
 
-    model_config = ConfigDict(extra="forbid")
     tool: str
     action: str | None = None
     arguments: dict[str, Any] = {}
 
 
-class BatchRequest(BaseModel):
+class BatchRequest(RequestBody):
     """Several calls."""
 
-    model_config = ConfigDict(extra="forbid")
     calls: Annotated[list[NamedCall], Field(min_length=1, max_length=MAX_BATCH)]
     timeout: Annotated[float | None, Field(gt=0, le=MAX_CALL_TIMEOUT)] = None
 
@@ -115,10 +119,7 @@ class ToolCallApp:
         try:
             answer = await self._answer(scope, receive)
         except Exception as error:
-            problem = problem_of_error(error)
-            if problem.status == 500:
-                logger.error("path=<%s> | the request failed", scope["path"], exc_info=error)
-            answer = problem.to_response()
+            answer = await handle_error(Request(scope), error)
         if isinstance(answer, bytes):
             await send_json(send, 200, answer)
         else:
@@ -236,14 +237,9 @@ def _stream_call(
             values = {"fraction": progress.fraction, "message": progress.message, "data": progress.data}
             send(encode_event("progress", values), is_progress=True)
 
-        try:
-            async with client.calls.slot():
-                result = await _execute(services, client, name, arguments, options, report)
-        except (Problem, FerruleError) as error:
-            problem = problem_of_error(error)
-            send(encode_event("error", {"status": problem.status, "detail": problem.detail}))
-        else:
-            send(encode_event("result", describe_result(result)))
+        async with client.calls.slot():
+            result = await _execute(services, client, name, arguments, options, report)
+        send(encode_event("result", describe_result(result)))
 
     return stream_of_task(work)
 
@@ -275,7 +271,7 @@ async def list_calls(
         client.require("administer")
     if after is not None:
         await _find_record(after, services, client)
-    records = await services.library.engine.query_call_records(
+    records = await services.engine.query_call_records(
         tool_name=tool,
         status=status,
         error_type=error_type,
@@ -291,8 +287,11 @@ async def list_calls(
         after=after,
         limit=limit,
     )
-    describe = _summarize_call_record if brief else ToolCallRecord.to_dict
-    return json_response({"calls": list(map(describe, records))})
+    calls = [record.to_dict() for record in records]
+    for call in calls if brief else ():
+        for name in ("params", "result", "metadata", "fingerprint"):
+            del call[name]
+    return json_response({"calls": calls})
 
 
 @router.get("/calls/{call_id}", tags=["calls"])
@@ -317,7 +316,7 @@ async def get_artifact(call_id: str, services: ServicesOfApp, client: ReadingCli
     if record.artifact_id is None:
         raise Problem(404, f"The call {call_id!r} has no artifact: its record contains its whole result.")
     try:
-        content = await asyncio.to_thread(services.library.engine.get_artifact, record.artifact_id)
+        content = await asyncio.to_thread(services.engine.get_artifact, record.artifact_id)
     except FileNotFoundError:
         raise Problem(404, f"The artifact of the call {call_id!r} was deleted.") from None
     return Response(content, media_type="application/octet-stream")
@@ -328,7 +327,7 @@ async def get_statistics(
     services: ServicesOfApp, client: ReadingClient, since: Moment | None = None, tool: str | None = None
 ) -> Response:
     """Return counts, error rates and times of calls, in total and by tool."""
-    store, visibility = services.library.engine.store, services.visibility(client)
+    store, visibility = services.store, services.visibility(client)
     statistics = await store.get_call_statistics(
         since=since, tool_name=tool, tenant=visibility.tenant, principals=visibility.principals
     )
@@ -348,7 +347,7 @@ async def get_series(
     parts: Annotated[int, Query(ge=1, le=500)] = 60,
 ) -> Response:
     """Return calls, failures, rejections and times in equal parts of the time since a moment or the oldest call."""
-    store, visibility = services.library.engine.store, services.visibility(client)
+    store, visibility = services.store, services.visibility(client)
     conditions = CallFilter(
         tool_name=tool,
         status=status,
@@ -372,23 +371,15 @@ async def get_series(
 @router.get("/limits", tags=["calls"])
 async def get_limits(services: ServicesOfApp, client: ReadingClient) -> Response:
     """Return the slots and queues of this server, now and for each bucket over the last minutes."""
-    concurrency = services.library.engine.concurrency
+    concurrency = services.engine.concurrency
     described = asdict(concurrency.get_metrics())
     if client.sees_all_tenants:  # the names of buckets and their load are about all tenants
         described |= {"buckets": concurrency.get_bucket_metrics(), "samples": services.limit_samples.describe()}
     return json_response(described)
 
 
-def _summarize_call_record(record: ToolCallRecord) -> dict[str, Any]:
-    """Return a record in a long list: what is shown only of one call is left out."""
-    described = record.to_dict()
-    for name in ("params", "result", "metadata", "fingerprint"):
-        del described[name]
-    return described
-
-
 async def _find_record(call_id: str, services: Services, client: Client) -> ToolCallRecord:
-    record = await services.library.engine.store.get_call_record(call_id)
+    record = await services.store.get_call_record(call_id)
     if record is None or not services.visibility(client).shows_call(record):
         raise Problem(404, f"There is no call {call_id!r}.")
     return record

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Final, Literal
 from uuid import uuid4
 
@@ -16,12 +16,10 @@ from ferrule.agent import AgentAnswer
 from ferrule.agent.answer import AgentState, CallEnded, CallStarted, TextPiece, TurnStarted
 from ferrule.core.content import encode_json
 from ferrule.core.messages import Message, text_of_message
-from ferrule.errors import FerruleError
 from ferrule.orchestrator.orchestrator import StrategyChosen
-from ferrule.server.asgi import encode_event, event_stream, stream_of_task
 from ferrule.server.authentication import Client
-from ferrule.server.problems import Problem, json_response, problem_of_error
 from ferrule.server.question_routes import MAX_QUESTION_LENGTH, describe_event
+from ferrule.server.responses import Problem, encode_event, event_stream, json_response, stream_of_task
 from ferrule.server.services import CallingClient, ReadingClient, Services, ServicesOfApp
 
 router = APIRouter(prefix="/v1", tags=["openai"])
@@ -132,18 +130,7 @@ async def complete_chat(
     """Answer the last message of the user, with the agent and its tools."""
     _refuse_unsupported(chat, tools=(), functions=(), n=(1,), response_format=(_PLAIN_TEXT,), logprobs=(), audio=())
     question = _read_messages([message.model_dump() for message in chat.messages])
-    strategy, reply = _find_strategy(chat.model), _ChatReply(chat)
-
-    async def answer(listener: Callable[[Any], None] | None) -> AgentAnswer:
-        return await _answer(services, client, question, strategy, uuid4().hex, listener)
-
-    if chat.stream:
-        return event_stream(reply.stream(answer), request)
-
-    async def respond() -> Response:
-        return json_response(reply.complete(await answer(None)))
-
-    return await services.idempotent_requests.respond(request, client, chat.model_dump(), respond)
+    return await _respond(request, chat, services, client, question, uuid4().hex, _ChatReply(chat))
 
 
 @router.post("/responses")
@@ -153,20 +140,64 @@ async def create_response(
     """Answer the input, with the agent and its tools; `previous_response_id` continues a conversation."""
     _refuse_unsupported(body, tools=(), text=({"format": _PLAIN_TEXT},), background=(), prompt=(), conversation=())
     items = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
-    question, strategy = _read_messages(items), _find_strategy(body.model)
+    question = _read_messages(items)
     if body.instructions:
         question.instructions = body.instructions
     conversation_id = uuid4().hex
     if body.previous_response_id is not None:
         conversation_id = body.previous_response_id.removeprefix(_RESPONSE_PREFIX).partition("_")[0]
-        question.messages = [*await _load_conversation(services, client, conversation_id), *question.messages]
+        for turn in reversed(await services.read_conversation(conversation_id, client)):
+            if turn.answer:
+                question.messages.insert(0, {"role": "assistant", "content": turn.answer})
+                question.messages.insert(0, {"role": "user", "content": turn.question})
     reply = _ResponseReply(body.model, conversation_id)
+    return await _respond(request, body, services, client, question, conversation_id, reply)
+
+
+async def _respond(
+    request: Request,
+    body: ChatCompletionRequest | ResponseRequest,
+    services: Services,
+    client: Client,
+    question: _ChatQuestion,
+    conversation_id: str,
+    reply: _ChatReply | _ResponseReply,
+) -> Response:
+    strategy = _find_strategy(body.model)
 
     async def answer(listener: Callable[[Any], None] | None) -> AgentAnswer:
-        return await _answer(services, client, question, strategy, conversation_id, listener)
+        async with client.calls.slot():
+            result = await services.orchestrator(client).process_task(
+                question.text,
+                {"instructions": question.instructions} if question.instructions else None,
+                strategy=strategy,
+                conversation_id=client.add_tenant(conversation_id),
+                history=question.messages,
+                on_event=listener,
+            )
+        if result.has_model_failed:
+            raise Problem(502, f"The model gave no answer: {result.reason}", run_id=result.run_id)
+        return result
+
+    async def stream(send: Callable[[bytes], None]) -> None:
+        text = _TextStream()
+
+        def forward(event: Any) -> None:
+            if delta := text.add(event):
+                send(reply.describe_text(delta))
+            elif (described := reply.describe_event(event)) is not None:
+                send(described)
+
+        for each in reply.start():
+            send(each)
+        result = await answer(forward)
+        if rest := text.finish(_answer_text(result)):
+            send(reply.describe_text(rest))
+        for each in reply.end(result):
+            send(each)
 
     if body.stream:
-        return event_stream(reply.stream(answer), request)
+        return event_stream(stream_of_task(stream, reply.describe_problem), request)
 
     async def respond() -> Response:
         return json_response(reply.complete(await answer(None)))
@@ -216,39 +247,6 @@ def _find_strategy(model: str) -> str | None:
     return STRATEGY_MODELS[model]
 
 
-async def _load_conversation(services: Services, client: Client, conversation_id: str) -> list[Message]:
-    messages: list[Message] = []
-    for turn in await services.read_conversation(conversation_id, client):
-        if turn.answer:
-            messages += [
-                {"role": "user", "content": turn.question},
-                {"role": "assistant", "content": turn.answer},
-            ]
-    return messages
-
-
-async def _answer(
-    services: Services,
-    client: Client,
-    question: _ChatQuestion,
-    strategy: str | None,
-    conversation_id: str,
-    listener: Callable[[Any], None] | None,
-) -> AgentAnswer:
-    async with client.calls.slot():
-        result = await services.orchestrator(client).process_task(
-            question.text,
-            {"instructions": question.instructions} if question.instructions else None,
-            strategy=strategy,
-            conversation_id=client.add_tenant(conversation_id),
-            history=question.messages,
-            on_event=listener,
-        )
-    if result.has_model_failed:
-        raise Problem(502, f"The model gave no answer: {result.reason}", run_id=result.run_id)
-    return result
-
-
 def _answer_text(result: AgentAnswer) -> str:
     """Return the answer, or what the run waits for."""
     if result.state is not AgentState.WAITING:
@@ -268,9 +266,6 @@ def _describe_run(result: AgentAnswer) -> dict[str, Any]:
         "approvals": [request.approval_id for request in result.approvals],
         "tool_usage_summary": result.tool_usage_summary,
     }
-
-
-AnswerWith = Callable[[Callable[[Any], None]], Any]
 
 
 class _TextStream:
@@ -315,33 +310,27 @@ class _ChatReply:
         head = self._head("chat.completion")
         return {**head, "choices": [choice], "usage": _chat_usage(result), "ferrule": _describe_run(result)}
 
-    def stream(self, answer: AnswerWith) -> AsyncIterator[bytes]:
-        text = _TextStream()
+    def start(self) -> Iterable[bytes]:
+        yield self._chunk({"role": "assistant", "content": ""})
 
-        async def work(send: Callable[[bytes], None]) -> None:
-            def forward(event: Any) -> None:
-                if delta := text.add(event):
-                    send(self._chunk({"content": delta}))
-                elif isinstance(event, (StrategyChosen, CallStarted, CallEnded)):
-                    name, data = describe_event(event) or ("", {})
-                    send(self._chunk({}, ferrule={"event": name, **data}))
+    def describe_text(self, delta: str) -> bytes:
+        return self._chunk({"content": delta})
 
-            send(self._chunk({"role": "assistant", "content": ""}))
-            try:
-                result = await answer(forward)
-            except (Problem, FerruleError) as error:
-                problem = problem_of_error(error)
-                send(_encode_data({"error": {"message": problem.detail, "code": problem.status}}))
-                return
-            if rest := text.finish(_answer_text(result)):
-                send(self._chunk({"content": rest}))
-            send(self._chunk({}, finish_reason="stop", ferrule=_describe_run(result)))
-            if self._wants_usage:
-                head = self._head("chat.completion.chunk")
-                send(_encode_data({**head, "choices": [], "usage": _chat_usage(result)}))
-            send(b"data: [DONE]\n\n")
+    def describe_event(self, event: Any) -> bytes | None:
+        if not isinstance(event, (StrategyChosen, CallStarted, CallEnded)):
+            return None
+        name, data = describe_event(event) or ("", {})
+        return self._chunk({}, ferrule={"event": name, **data})
 
-        return stream_of_task(work)
+    def describe_problem(self, problem: Problem) -> bytes:
+        return _encode_data({"error": {"message": problem.detail, "code": problem.status}})
+
+    def end(self, result: AgentAnswer) -> Iterable[bytes]:
+        yield self._chunk({}, finish_reason="stop", ferrule=_describe_run(result))
+        if self._wants_usage:
+            head = self._head("chat.completion.chunk")
+            yield _encode_data({**head, "choices": [], "usage": _chat_usage(result)})
+        yield b"data: [DONE]\n\n"
 
     def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None, **members: Any) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
@@ -370,6 +359,7 @@ class _ResponseReply:
     def __init__(self, model: str, conversation_id: str) -> None:
         self._id = f"{_RESPONSE_PREFIX}{conversation_id}_{uuid4().hex[:8]}"
         self._item_id, self._created, self._model = f"msg_{uuid4().hex}", int(time.time()), model
+        self._place = {"item_id": self._item_id, "output_index": 0, "content_index": 0}
         self._number = 0
 
     def complete(self, result: AgentAnswer) -> dict[str, Any]:
@@ -383,33 +373,29 @@ class _ResponseReply:
         item = self._item("completed", [_text_part(_answer_text(result))])
         return {**self._response("completed", [item]), "usage": usage, "metadata": {"run_id": result.run_id}}
 
-    def stream(self, answer: AnswerWith) -> AsyncIterator[bytes]:
-        text, place = _TextStream(), {"item_id": self._item_id, "output_index": 0, "content_index": 0}
+    def start(self) -> Iterable[bytes]:
+        yield self._event("response.created", response=self._response("in_progress", []))
+        yield self._event("response.output_item.added", output_index=0, item=self._item("in_progress", []))
+        yield self._event("response.content_part.added", part=_text_part(""), **self._place)
 
-        async def work(send: Callable[[bytes], None]) -> None:
-            def forward(event: Any) -> None:
-                if delta := text.add(event):
-                    send(self._event("response.output_text.delta", delta=delta, logprobs=[], **place))
+    def describe_text(self, delta: str) -> bytes:
+        return self._event("response.output_text.delta", delta=delta, logprobs=[], **self._place)
 
-            send(self._event("response.created", response=self._response("in_progress", [])))
-            send(self._event("response.output_item.added", output_index=0, item=self._item("in_progress", [])))
-            send(self._event("response.content_part.added", part=_text_part(""), **place))
-            try:
-                result = await answer(forward)
-            except (Problem, FerruleError) as error:
-                problem = problem_of_error(error)
-                send(self._event("error", message=problem.detail, code=str(problem.status), param=None))
-                return
-            if rest := text.finish(_answer_text(result)):
-                send(self._event("response.output_text.delta", delta=rest, logprobs=[], **place))
-            completed = self.complete(result)
-            item = completed["output"][0]
-            send(self._event("response.output_text.done", text=item["content"][0]["text"], logprobs=[], **place))
-            send(self._event("response.content_part.done", part=item["content"][0], **place))
-            send(self._event("response.output_item.done", output_index=0, item=item))
-            send(self._event("response.completed", response=completed))
+    def describe_event(self, event: Any) -> bytes | None:
+        """Return None: the format has no place for events that are not text."""
+        return None
 
-        return stream_of_task(work)
+    def describe_problem(self, problem: Problem) -> bytes:
+        return self._event("error", message=problem.detail, code=str(problem.status), param=None)
+
+    def end(self, result: AgentAnswer) -> Iterable[bytes]:
+        completed = self.complete(result)
+        item = completed["output"][0]
+        part = item["content"][0]
+        yield self._event("response.output_text.done", text=part["text"], logprobs=[], **self._place)
+        yield self._event("response.content_part.done", part=part, **self._place)
+        yield self._event("response.output_item.done", output_index=0, item=item)
+        yield self._event("response.completed", response=completed)
 
     def _event(self, kind: str, **members: Any) -> bytes:
         self._number += 1

@@ -18,6 +18,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
@@ -149,7 +150,7 @@ class ServerFleet:
         *,
         cancel_run: Callable[[str], bool],
         on_news: Callable[[], None],
-        write_metrics: Callable[[], None],
+        write_metrics: Callable[[], object],
         internal_url: str | None = None,
         private_socket: Path | None = None,
         internal_secrets: Sequence[str] = (),
@@ -217,7 +218,6 @@ class ServerFleet:
         finally:
             if self._unsubscribe is not None:
                 self._unsubscribe()
-                self._unsubscribe = None
             if self.address is not None:
                 with suppress(StoreError):  # or else its leases end soon
                     await self._engine.store.query_leases(remove_server)
@@ -255,7 +255,7 @@ class ServerFleet:
         self._servers = await self._engine.store.query_leases(list_servers)
         self._looked_at = started_at
 
-    def shares_folder_with(self, address: ServerAddress) -> bool:
+    def _shares_folder_with(self, address: ServerAddress) -> bool:
         """Return whether another server is a worker of the same `ferrule serve`."""
         own = "" if self.address is None else self.address.socket
         return bool(own) and os.path.dirname(own) == os.path.dirname(address.socket)
@@ -267,13 +267,15 @@ class ServerFleet:
         address = await self.find_address(server_id)
         if address is None:
             raise ServerGone("it has ended")
-        secret = self._fleet_secret or address.secret
-        if self.shares_folder_with(address):
-            return PeerRoute(url=SOCKET_URL, socket=address.socket, secret=secret)
+        if self._shares_folder_with(address):
+            return self._make_socket_route(address)
         is_elsewhere = address.machine != socket.gethostname()
         if not address.url or (is_elsewhere and urlsplit(address.url).hostname in LOOPBACK_HOSTS):
             raise ServerOutOfReach("it has no address that can be used from here")
-        return PeerRoute(url=address.url, secret=secret)
+        return PeerRoute(url=address.url, secret=self._fleet_secret or address.secret)
+
+    def _make_socket_route(self, address: ServerAddress) -> PeerRoute:
+        return PeerRoute(url=SOCKET_URL, socket=address.socket, secret=self._fleet_secret or address.secret)
 
     async def collect_metrics(self) -> Collection[str]:
         """Let the other workers write their metrics; returns the ids of those that live."""
@@ -290,13 +292,12 @@ class ServerFleet:
         if time.monotonic() - self._looked_at > ADDRESS_LIFETIME:
             await self._look()
         return {
-            each.server_id: PeerRoute(url=SOCKET_URL, socket=each.socket, secret=self._fleet_secret or each.secret)
+            each.server_id: self._make_socket_route(each)
             for each in self._servers.values()
-            if each.server_id != self.server_id and self.shares_folder_with(each)
+            if each.server_id != self.server_id and self._shares_folder_with(each)
         }
 
     def forget(self, server_id: str) -> None:
-        """Forget the address of a server that does not listen any more."""
         self._servers.pop(server_id, None)
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
@@ -307,13 +308,9 @@ class ServerFleet:
 
     async def cancel_run(self, run_id: str) -> bool:
         """Stop a run on any server. Returns False when no server has it in progress, or it did not stop in time."""
-
-        async def is_running() -> bool:
-            return await self._engine.store.is_locked(RUN_PREFIX + run_id)
-
-        return self._cancel_run(run_id) or await self._cancel_elsewhere(
-            {"kind": "cancel_run", "run_id": run_id}, is_running
-        )
+        is_running = partial(self._engine.store.is_locked, RUN_PREFIX + run_id)
+        message = {"kind": "cancel_run", "run_id": run_id}
+        return self._cancel_run(run_id) or await self._cancel_elsewhere(message, is_running)
 
     async def cancel_call(self, call_id: str) -> bool:
         """Stop a call on any server. Returns False when it runs on no server, or did not stop in time."""
@@ -322,9 +319,8 @@ class ServerFleet:
             record = await self._engine.store.get_call_record(call_id)
             return record is not None and record.status == "running"
 
-        return self._engine.cancel(call_id) or await self._cancel_elsewhere(
-            {"kind": "cancel_call", "call_id": call_id}, is_running
-        )
+        message = {"kind": "cancel_call", "call_id": call_id}
+        return self._engine.cancel(call_id) or await self._cancel_elsewhere(message, is_running)
 
     async def _cancel_elsewhere(self, message: ChannelMessage, is_running: Callable[[], Awaitable[bool]]) -> bool:
         if not self._channel.is_available or not await is_running():
@@ -338,7 +334,6 @@ class ServerFleet:
         return False
 
     def receive(self, message: ChannelMessage) -> None:
-        """Act on a message of another server."""
         match message:
             case {"kind": "watch"}:
                 self._watched_until = time.monotonic() + WATCH_LIFETIME
@@ -432,7 +427,6 @@ def decode_event(message: ChannelMessage) -> ToolEngineEvent | None:
 
 
 def describe_event(event: ToolEngineEvent) -> dict[str, Any]:
-    """Describe an event of this server or another for clients."""
     if "description" in event.data:
         return dict(event.data["description"])
     described: dict[str, Any] = {

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from hashlib import scrypt, sha256
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
@@ -18,7 +19,7 @@ from ferrule.core.content import encode_json
 from ferrule.engine import ToolEngine
 from ferrule.errors import StoreError, ToolNotFound
 from ferrule.server.authentication import Client
-from ferrule.server.problems import Problem, problem_of_error
+from ferrule.server.responses import Problem, problem_of_error
 from ferrule.store import client_requests
 from ferrule.store.database import StoreDatabase
 
@@ -60,7 +61,11 @@ class IdempotentRequests:
         if not 0 < len(key) <= MAX_KEY_LENGTH:
             raise Problem(400, f"An Idempotency-Key has 1 to {MAX_KEY_LENGTH} characters.")
         store, principal = self._engine.store, f"{client.tenant}/{client.name}"
-        arguments_of_calls = [(self._find_secret_names(name, action), arguments) for name, action, arguments in calls]
+        arguments_of_calls = []
+        for name, action, arguments in calls:
+            with suppress(ToolNotFound):
+                secret_names = self._engine.registry.find(name, action)[1].secret_names
+                arguments_of_calls.append((secret_names, arguments))
         has_secrets = any(names for names, _ in arguments_of_calls) or store.redaction.redact(content) != content
         make_digest = partial(_digest_request, [request.url.path, content], f"{principal}/{key}")
         digest = await make_digest(is_slow=has_secrets)
@@ -105,21 +110,12 @@ class IdempotentRequests:
                 await asyncio.sleep(delay)
         return await store.query(function, *arguments, **options)
 
-    def _find_secret_names(self, name: str, action: str | None) -> frozenset[str]:
-        try:
-            return self._engine.registry.find(name, action)[1].secret_names
-        except ToolNotFound:
-            return frozenset()
-
     def _redact_stored_response(self, body: str, secrets: Sequence[str]) -> str:
         """Return the body of a response without secrets, including the secrets of the run that it is about."""
         store, content = self._engine.store, json.loads(body)
         cleaned = store.redaction.redact(content, tuple(secrets))
-        for members in (
-            content,
-            content.get("ferrule"),
-            content.get("metadata"),
-        ):  # where our and OpenAI's formats say it
+        # Our format and OpenAI's formats name the run there.
+        for members in (content, content.get("ferrule"), content.get("metadata")):
             if isinstance(members, dict) and isinstance(run_id := members.get("run_id"), str):
                 cleaned = store.get_run_secrets(run_id).redact(cleaned)
         return body if cleaned == content else json.dumps(cleaned)

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.supervisors import Multiprocess
 
-from ferrule.server.asgi import is_endless
+from ferrule.server.responses import is_endless
 
 MAX_PORTS: Final = 100
 """How many ports are tried for the internal listeners of the workers."""
@@ -74,12 +74,7 @@ class InternalListener:
     """An application that is also served to the other workers and servers, while it runs."""
 
     def __init__(
-        self,
-        app: ASGIApp,
-        path: Path | None,
-        internal_socket: socket.socket | None = None,
-        *,
-        grace_seconds: int,
+        self, app: ASGIApp, path: Path | None, internal_socket: socket.socket | None = None, *, grace_seconds: int
     ) -> None:
         """`path` is where a private socket is to be made; `internal_socket` is bound to a port already."""
         self._app, self._path, self._internal_socket = app, path, internal_socket
@@ -117,26 +112,20 @@ class InternalListener:
         async def receive_and_stop() -> Any:
             message = await receive()
             if message["type"] == "lifespan.shutdown":
-                await self._stop()
+                await self._server.shutdown(self._sockets)
+                if self._path is not None:
+                    self._path.unlink(missing_ok=True)
             return message
 
         async def start_and_send(message: Message) -> None:
             if message["type"] == "lifespan.startup.complete":
-                await self._start()
+                server, config = self._server, self._server.config
+                config.load()
+                server.lifespan = config.lifespan_class(config)
+                await server.startup(self._sockets)
             await send(message)
 
         await self._app(scope, receive_and_stop, start_and_send)
-
-    async def _start(self) -> None:
-        server, config = self._server, self._server.config
-        config.load()
-        server.lifespan = config.lifespan_class(config)
-        await server.startup(self._sockets)
-
-    async def _stop(self) -> None:
-        await self._server.shutdown(self._sockets)
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
 
 
 def _bind(path: Path) -> socket.socket:

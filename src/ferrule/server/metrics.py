@@ -27,8 +27,8 @@ from ferrule.core.events import ToolEngineEvent, ToolEngineEventType
 from ferrule.engine import ToolEngine
 from ferrule.errors import REJECTED
 from ferrule.server.access import API_PREFIXES, PUBLIC_PATHS
-from ferrule.server.asgi import is_endless
 from ferrule.server.listening import is_internal
+from ferrule.server.responses import is_endless
 from ferrule.telemetry.http import find_route
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ access_logger = logging.getLogger("ferrule.access")
 
 MAX_LABELS: Final = 500
 """Different values of a metric's labels; further ones are counted as `other`."""
+OPEN_LABELS: Final = frozenset({"bucket", "model", "name", "route", "tenant", "tool"})
+"""Labels whose values may be many."""
 MAX_SAMPLES: Final = 720
 SAMPLE_INTERVAL: Final = 5.0
 BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -55,42 +57,29 @@ class MetricKind:
     type: str
     text: str
     labels: Labels
-    open_labels: frozenset[str] = frozenset()
-    """Labels whose values may be many."""
-
-
-def _open(*names: str) -> frozenset[str]:
-    return frozenset(names)
 
 
 METRICS: Final = {
-    "ferrule_tool_call_duration_seconds": MetricKind("histogram", "How long tools ran.", ("tool",), _open("tool")),
-    "ferrule_tool_calls": MetricKind("counter", "Calls that have ended.", ("tool", "status"), _open("tool")),
-    "ferrule_tool_calls_rejected": MetricKind(
-        "counter", "Calls that were rejected.", ("reason", "bucket"), _open("bucket")
-    ),
-    "ferrule_cost": MetricKind(
-        "counter", "What calls and models' replies cost.", ("kind", "name", "tenant"), _open("name", "tenant")
-    ),
-    "ferrule_model_requests": MetricKind("counter", "Requests to models.", ("model", "status"), _open("model")),
-    "ferrule_model_tokens": MetricKind("counter", "Tokens that models used.", ("model", "direction"), _open("model")),
-    "ferrule_approval_requests": MetricKind("counter", "Calls that people were asked about.", ("tool",), _open("tool")),
-    "ferrule_approval_decisions": MetricKind(
-        "counter", "What people decided about calls.", ("tool", "decision"), _open("tool")
-    ),
+    "ferrule_tool_call_duration_seconds": MetricKind("histogram", "How long tools ran.", ("tool",)),
+    "ferrule_tool_calls": MetricKind("counter", "Calls that have ended.", ("tool", "status")),
+    "ferrule_tool_calls_rejected": MetricKind("counter", "Calls that were rejected.", ("reason", "bucket")),
+    "ferrule_cost": MetricKind("counter", "What calls and models' replies cost.", ("kind", "name", "tenant")),
+    "ferrule_model_requests": MetricKind("counter", "Requests to models.", ("model", "status")),
+    "ferrule_model_tokens": MetricKind("counter", "Tokens that models used.", ("model", "direction")),
+    "ferrule_approval_requests": MetricKind("counter", "Calls that people were asked about.", ("tool",)),
+    "ferrule_approval_decisions": MetricKind("counter", "What people decided about calls.", ("tool", "decision")),
     HTTP_DURATION: MetricKind(
         "histogram",
         "How long requests took, without streams that have no end. Refused ones have the status 429.",
         ("method", "route", "status"),
-        _open("route"),
     ),
     "ferrule_store_failures": MetricKind("counter", "What the store could not record, or not at first.", ()),
     "ferrule_store_backlog": MetricKind("gauge", "Bytes of records that wait for the database (memory: lines).", ()),
     "ferrule_mcp_sessions": MetricKind("gauge", "Open sessions of MCP clients.", ("server",)),
-    "ferrule_queue_depth": MetricKind("gauge", "Calls that wait for a slot.", ("bucket",), _open("bucket")),
-    "ferrule_slots_in_use": MetricKind("gauge", "Calls that have a slot.", ("bucket",), _open("bucket")),
+    "ferrule_queue_depth": MetricKind("gauge", "Calls that wait for a slot.", ("bucket",)),
+    "ferrule_slots_in_use": MetricKind("gauge", "Calls that have a slot.", ("bucket",)),
     "ferrule_slots": MetricKind(
-        "gauge", "Slots of a bucket; leased and adaptive ones as they are now.", ("bucket", "limit"), _open("bucket")
+        "gauge", "Slots of a bucket; leased and adaptive ones as they are now.", ("bucket", "limit")
     ),
 }
 
@@ -115,11 +104,8 @@ class MetricValues:
         numbers = values.get(labels)
         if numbers is None:
             if len(values) >= MAX_LABELS:
-                kind = METRICS[name]
-                labels = tuple(
-                    "other" if each in kind.open_labels else value
-                    for each, value in zip(kind.labels, labels, strict=True)
-                )
+                named = zip(METRICS[name].labels, labels, strict=True)
+                labels = tuple("other" if label in OPEN_LABELS else value for label, value in named)
             numbers = values.setdefault(labels, [0.0] * size)
         return numbers
 
@@ -138,7 +124,6 @@ class MetricValues:
                 own[:] = numbers if is_shared else [a + b for a, b in zip(own, numbers, strict=True)]
 
     def count_by(self, name: str, label: str) -> Counter[str]:
-        """Return the numbers of a counter by one of its labels."""
         at, counts = METRICS[name].labels.index(label), Counter[str]()
         for labels, (number, *_) in self._values[name].items():
             counts[labels[at]] += int(number)
@@ -148,14 +133,13 @@ class MetricValues:
         """Yield the metrics, as a collector of `prometheus_client`."""
         from prometheus_client import core
 
+        families: dict[str, Any] = {
+            "counter": core.CounterMetricFamily,
+            "gauge": core.GaugeMetricFamily,
+            "histogram": core.HistogramMetricFamily,
+        }
         for name, kind in METRICS.items():
-            family: Any
-            if kind.type == "histogram":
-                family = core.HistogramMetricFamily(name, kind.text, labels=kind.labels)
-            elif kind.type == "counter":
-                family = core.CounterMetricFamily(name, kind.text, labels=kind.labels)
-            else:
-                family = core.GaugeMetricFamily(name, kind.text, labels=kind.labels)
+            family = families[kind.type](name, kind.text, labels=kind.labels)
             for labels, numbers in self._values[name].items():
                 if kind.type == "histogram":
                     limits = [*map(str, BUCKETS), "+Inf"]
@@ -187,9 +171,9 @@ class ServerMetrics:
         """Return the metrics of all workers in Prometheus' text format; gauges of those that are `living`."""
         from prometheus_client import CollectorRegistry, generate_latest
 
-        values, own = MetricValues(), self._read_now()
-        self._write(own)  # first: what was reported once must not be missing when this worker is killed
-        values.add_encoded(own, with_gauges=True)
+        values = MetricValues()
+        # Written first: what was reported once must not be missing when this worker is killed.
+        values.add_encoded(self.write(), with_gauges=True)
         for file in () if self._folder is None else self._folder.glob(f"*{FILE_SUFFIX}"):
             if file.name != self._own_file:
                 with suppress(OSError):
@@ -199,20 +183,17 @@ class ServerMetrics:
         registry.register(values)
         return generate_latest(registry)
 
-    def write(self) -> None:
-        """Write the values of this worker, for the others."""
+    def write(self) -> bytes:
+        """Write the values of this worker, for the others, and return them."""
+        encoded = self._read_now()
         if self._folder is not None:
-            self._write(self._read_now())
-
-    def _write(self, encoded: bytes) -> None:
-        if self._folder is None:
-            return
-        path = self._folder / self._own_file
-        try:
-            path.with_suffix(".new").write_bytes(encoded)
-            os.replace(path.with_suffix(".new"), path)
-        except OSError as error:
-            logger.warning("error=<%s> | the metrics of this worker are not written", error.strerror)
+            path = self._folder / self._own_file
+            try:
+                path.with_suffix(".new").write_bytes(encoded)
+                os.replace(path.with_suffix(".new"), path)
+            except OSError as error:
+                logger.warning("error=<%s> | the metrics of this worker are not written", error.strerror)
+        return encoded
 
     def _read_now(self) -> bytes:
         """Return the counters of this process, with the gauges of this moment."""
@@ -329,8 +310,8 @@ _OWN_PATHS: Final = PUBLIC_PATHS | {"/metrics", "/openapi.json"}
 class LimitSamples:
     """The slots and queues of the last half hour, for plots. While nothing changes, nothing is added."""
 
-    def __init__(self, engine: ToolEngine, metrics: ServerMetrics, *, clock: Callable[[], float] = time.time) -> None:
-        self._engine, self._metrics, self._clock = engine, metrics, clock
+    def __init__(self, engine: ToolEngine, metrics: ServerMetrics) -> None:
+        self._engine, self._metrics = engine, metrics
         self._samples: deque[dict[str, Any]] = deque(maxlen=MAX_SAMPLES)
 
     async def run(self) -> None:
@@ -348,10 +329,10 @@ class LimitSamples:
         }
         if not self._samples or self._samples[-1]["buckets"] != buckets:
             if self._samples:  # until now it was as before: a line between the two would be wrong
-                self._samples.append({**self._samples[-1], "at": self._clock() - SAMPLE_INTERVAL})
-            self._samples.append({"at": self._clock(), "buckets": buckets})
+                self._samples.append({**self._samples[-1], "at": time.time() - SAMPLE_INTERVAL})
+            self._samples.append({"at": time.time(), "buckets": buckets})
 
     def describe(self) -> list[dict[str, Any]]:
         """Return the samples, the oldest first, with one of this moment."""
         self.take()
-        return [*self._samples, {**self._samples[-1], "at": self._clock()}]
+        return [*self._samples, {**self._samples[-1], "at": time.time()}]

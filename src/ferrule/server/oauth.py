@@ -19,7 +19,7 @@ from starlette.routing import Route
 from ferrule.config import OAuthSection
 from ferrule.core.permission import EFFECT_TIERS
 from ferrule.errors import SetupError, StoreError
-from ferrule.server.problems import json_response
+from ferrule.server.responses import json_response
 from ferrule.server.tokens import MAX_NAME_LENGTH, ROLES, AccessToken, is_valid_name
 from ferrule.store.tokens import EXTERNAL_PREFIX
 

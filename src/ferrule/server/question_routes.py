@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 from uuid import uuid4
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field, StrictBool
+from pydantic import Field, StrictBool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -19,15 +19,14 @@ from ferrule.agent import AgentAnswer
 from ferrule.agent.answer import AgentState, CallEnded, CallStarted, PlanCreated, StepEnded, TextPiece, TurnStarted
 from ferrule.agent.run import RUN_PREFIX, Run
 from ferrule.core.permission import effect_tier
-from ferrule.errors import FerruleError, SetupError, ToolNotFound
+from ferrule.errors import SetupError, ToolNotFound
 from ferrule.memory.conversation import CONVERSATION_PREFIX, ConversationMemory, Turn
 from ferrule.memory.failure_history import FailureHistory
 from ferrule.orchestrator.orchestrator import StrategyChosen
 from ferrule.policy.approvals import Approval, ApprovalRequest, ApprovalState
-from ferrule.server.asgi import encode_event, event_stream, stream_of_task
 from ferrule.server.authentication import Client
 from ferrule.server.call_routes import ConversationId
-from ferrule.server.problems import Problem, json_response, problem_of_error
+from ferrule.server.responses import Problem, encode_event, event_stream, json_response, stream_of_task
 from ferrule.server.runs import describe_whole_run
 from ferrule.server.services import (
     AdminClient,
@@ -35,6 +34,7 @@ from ferrule.server.services import (
     CallingClient,
     Limit,
     ReadingClient,
+    RequestBody,
     Services,
     ServicesOfApp,
 )
@@ -47,10 +47,9 @@ MAX_SCANNED_RUNS: Final = 2_000
 """Runs that are looked at to find those of one tenant."""
 
 
-class AskRequest(BaseModel):
+class AskRequest(RequestBody):
     """A question."""
 
-    model_config = ConfigDict(extra="forbid")
     question: Annotated[str, Field(min_length=1, max_length=MAX_QUESTION_LENGTH)]
     stream: StrictBool = False
     """Answer with server-sent events: `strategy`, `plan`, `step`, `turn`, `call`, `call_ended`, `text`, `answer`."""
@@ -61,20 +60,18 @@ class AskRequest(BaseModel):
     context: dict[str, Any] = {}
 
 
-class ResumeRequest(BaseModel):
+class ResumeRequest(RequestBody):
     """What a waiting run needs to know."""
 
-    model_config = ConfigDict(extra="forbid")
     answer: str | dict[str, str] | None = None
     approve: StrictBool | None = None
     """Decides about all calls that the run waits for; needs the right to approve."""
     stream: StrictBool = False
 
 
-class ApprovalDecision(BaseModel):
+class ApprovalDecision(RequestBody):
     """A person's decision about a call."""
 
-    model_config = ConfigDict(extra="forbid")
     allowed: StrictBool
     reason: Annotated[str, Field(max_length=4_000)] = ""
     arguments: dict[str, Any] | None = None
@@ -91,7 +88,7 @@ async def show_agent(services: ServicesOfApp, client: ReadingClient) -> Response
         model = services.orchestrator(client).model.name
     except Problem:
         model = None
-    currency = services.library.engine.costs.prices.currency
+    currency = services.engine.costs.prices.currency
     return json_response({"model": model, "models": services.models, "currency": currency})
 
 
@@ -145,13 +142,7 @@ def _stream_answer(client: Client, answer: Callable[[Callable[[Any], None]], Any
             if (described := describe_event(event)) is not None:
                 send(encode_event(*described))
 
-        try:
-            result = await answer(forward)
-        except (Problem, FerruleError) as error:
-            problem = problem_of_error(error)
-            send(encode_event("error", {"status": problem.status, "detail": problem.detail}))
-        else:
-            send(encode_event("answer", describe_answer(result, client)))
+        send(encode_event("answer", describe_answer(await answer(forward), client)))
 
     return stream_of_task(work)
 
@@ -188,7 +179,7 @@ async def list_runs(
     limit: Limit = 50,
 ) -> Response:
     """List runs, the latest first."""
-    streams, visibility = await services.library.engine.store.list_streams(RUN_PREFIX), services.visibility(client)
+    streams, visibility = await services.store.list_streams(RUN_PREFIX), services.visibility(client)
     runs: list[dict[str, Any]] = []
     for stream, written_at in list(streams.items())[:MAX_SCANNED_RUNS]:
         summary = await services.run_summaries.get(stream.removeprefix(RUN_PREFIX), written_at)
@@ -207,7 +198,7 @@ async def list_runs(
 async def show_run(run_id: str, services: ServicesOfApp, client: ReadingClient) -> Response:
     """Show a run: its history, its plan, and its messages in the format of OpenAI's API."""
     await _require_run(run_id, services, client)
-    return json_response(await describe_whole_run(run_id, services.library.engine.store, client.tenant))
+    return json_response(await describe_whole_run(run_id, services.store, client.tenant))
 
 
 @router.post("/runs/{run_id}/resume", tags=["runs"])
@@ -243,8 +234,8 @@ async def resume_run(
 
 async def _decide_all(run_id: str, allowed: bool, services: Services, client: Client) -> None:
     """Decide about the calls that a run waits for, in the client's name."""
-    approvals = services.library.engine.approvals
-    run = await Run.load_and_detect_interruption(run_id, services.library.engine.store)
+    approvals = services.engine.approvals
+    run = await Run.load_and_detect_interruption(run_id, services.store)
     for approval_id in dict.fromkeys(request.approval_id for request in run.approvals.values()):
         state = (await approvals.get(approval_id)).state
         if state == "pending" or (state == "approved" and not allowed):
@@ -261,7 +252,7 @@ async def cancel_run(run_id: str, services: ServicesOfApp, client: CallingClient
 
 
 async def _require_run(run_id: str, services: Services, client: Client) -> None:
-    store = services.library.engine.store
+    store = services.store
     entries = await store.read_entries(RUN_PREFIX + run_id)
     binding = await ConversationMemory(store).get_run_binding(run_id) or {}
     if not entries or not services.visibility(client).shows_run(binding):
@@ -271,7 +262,7 @@ async def _require_run(run_id: str, services: Services, client: Client) -> None:
 @router.get("/conversations", tags=["questions"])
 async def list_conversations(services: ServicesOfApp, client: ReadingClient, limit: Limit = 50) -> Response:
     """List the conversations of the client's tenant, the latest first, each with its first question."""
-    store = services.library.engine.store
+    store = services.store
     visibility = services.visibility(client)
     prefix = CONVERSATION_PREFIX + client.add_tenant("")
     conversations: list[dict[str, Any]] = []
@@ -298,7 +289,7 @@ async def show_conversation(conversation_id: str, services: ServicesOfApp, clien
     described: dict[str, Any] = {"conversation_id": conversation_id, "turns": described_turns}
     since = datetime.fromtimestamp(min((turn.at for turn in turns), default=0.0), UTC)
     keys = [client.add_tenant(conversation_id)]
-    costs = await services.library.engine.store.query(summarize_costs, "conversation", since, keys=keys)
+    costs = await services.store.query(summarize_costs, "conversation", since, keys=keys)
     return json_response({**described, "costs": costs.get(keys[0], CostSummary()).to_dict()})
 
 
@@ -307,7 +298,7 @@ async def _describe_turn(turn: Turn, services: Services) -> dict[str, Any]:
     described = asdict(turn)
     if turn.state == "running" and turn.run_id:
         with suppress(SetupError):  # the run has not begun
-            run = await Run.load_and_detect_interruption(turn.run_id, services.library.engine.store)
+            run = await Run.load_and_detect_interruption(turn.run_id, services.store)
             described["state"] = run.state.value
     return described
 
@@ -316,7 +307,7 @@ async def _describe_turn(turn: Turn, services: Services) -> dict[str, Any]:
 async def list_failures(services: ServicesOfApp, client: ReadingClient, tool: str | None = None) -> Response:
     """Return what was learned from failed calls: patterns without values."""
     history = await _read_failures(services, client)
-    visibility, snapshot = services.visibility(client), services.library.engine.registry.snapshot()
+    visibility, snapshot = services.visibility(client), services.engine.registry.snapshot()
     patterns = [
         each for each in history.patterns(tool) if visibility.shows_failure(each.tool_id, each.action, snapshot)
     ]
@@ -334,10 +325,9 @@ async def forget_failures(
     return json_response({"forgotten": forgotten})
 
 
-class FailureChange(BaseModel):
+class FailureChange(RequestBody):
     """A change of what was learned."""
 
-    model_config = ConfigDict(extra="forbid")
     pinned: StrictBool
     """Whether the pattern stays until it is deleted."""
 
@@ -375,7 +365,7 @@ async def list_approvals(
 ) -> Response:
     """List approval requests, the newest first: the client's own, or all for one that may approve."""
     visibility = services.visibility(client)
-    approvals, count = services.library.engine.approvals, limit
+    approvals, count = services.engine.approvals, limit
     while True:
         requests = await approvals.list_requests(state=state, run_id=run_id, tenant=visibility.tenant, limit=count)
         visible = [request for request in requests if visibility.shows_request(request)]
@@ -399,7 +389,7 @@ async def decide_approval(
     await _find_request(approval_id, services, client)
     approval = Approval(allowed=decision.allowed, reason=decision.reason, arguments=decision.arguments)
     try:
-        decided = await services.library.engine.approvals.record_decision(approval_id, approval, by=client.name)
+        decided = await services.engine.approvals.record_decision(approval_id, approval, by=client.name)
     except SetupError as error:
         raise Problem(409, str(error)) from None
     return json_response(decided.to_dict())
@@ -407,7 +397,7 @@ async def decide_approval(
 
 async def _find_request(approval_id: str, services: Services, client: Client) -> ApprovalRequest:
     try:
-        request = await services.library.engine.approvals.get(approval_id)
+        request = await services.engine.approvals.get(approval_id)
     except SetupError:
         request = None
     if request is None or not services.visibility(client).shows_request(request):
@@ -419,7 +409,7 @@ def _describe_request(request: ApprovalRequest, services: Services) -> dict[str,
     """Return a request with what a person must know of the tool: what it does, and whether it has changed."""
     described: dict[str, Any] = {**request.to_dict(), "tool": None}
     try:
-        tool, capability = services.library.engine.registry.find(request.tool_id, request.action)
+        tool, capability = services.engine.registry.find(request.tool_id, request.action)
     except ToolNotFound:
         return described
     described["tool"] = {

@@ -22,7 +22,7 @@ from ferrule.core.aio import cancel_all
 from ferrule.errors import FerruleError
 from ferrule.kinds.source import WatchedFolder
 from ferrule.kinds.watching import FileWatcher
-from ferrule.server.asgi import is_endless
+from ferrule.server.responses import is_endless
 
 logger = logging.getLogger("ferrule.server")
 
@@ -69,7 +69,14 @@ class ReloadableApp:
     async def _run(self, receive: Receive, send: Send) -> None:
         """As long as the server runs."""
         await receive()
-        watcher = self._make_watcher()  # before the file is read: no change is missed
+
+        async def reload(changed: set[Path]) -> None:
+            await self.reload()
+
+        watcher = None
+        if self._file is not None:  # made before the file is read: no change is missed
+            folder = WatchedFolder.of_file(self._file)
+            watcher = FileWatcher([folder], reload, interval=self._interval, instant=self._instant)
         try:
             self._current = RunningApp(self._make_app())
             await self._current.start()
@@ -89,15 +96,6 @@ class ReloadableApp:
         for app in (*earlier.values(), self._current):
             await app.stop()
         await send({"type": "lifespan.shutdown.complete"})
-
-    def _make_watcher(self) -> FileWatcher | None:
-        if self._file is None:
-            return None
-
-        async def reload(changed: set[Path]) -> None:
-            await self.reload()
-
-        return FileWatcher([WatchedFolder.of_file(self._file)], reload, interval=self._interval, instant=self._instant)
 
     def _handle_signal(self) -> Callable[[], object]:
         """Reload at SIGHUP, as other servers do; returns what stops that."""
@@ -125,29 +123,50 @@ class RunningApp:
         self._app = app
         self._requests: dict[asyncio.Task[Any], Scope] = {}
         self._ended_requests: set[asyncio.Task[Any]] = set()
-        self._messages: asyncio.Queue[Message] = asyncio.Queue()
-        self._replies: asyncio.Queue[Message] = asyncio.Queue()
-        self._lifespan: asyncio.Future[Any] | None = None
-        self._is_stopping = False
+        self._started: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        """What the application says when it has started, or cannot start."""
+        self._stopping = asyncio.Event()
+        self._lifespan: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """StartFailed when the application cannot start."""
-        scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": {}}
-        self._lifespan = asyncio.ensure_future(self._app(scope, self._messages.get, self._replies.put))
+        self._lifespan = asyncio.create_task(self._run())
         try:
-            reply = await self._exchange("lifespan.startup")
+            await asyncio.wait({self._started})
         except asyncio.CancelledError:
             await cancel_all([self._lifespan])
             raise
+        reply = self._started.result()
         if reply["type"] != "lifespan.startup.complete":
             await asyncio.wait({self._lifespan})
             raise StartFailed(reply.get("message") or "The application could not start.")
 
+    async def _run(self) -> None:
+        """Run the application from its start until `stop`."""
+
+        async def receive() -> Message:
+            if not self._started.done():
+                return {"type": "lifespan.startup"}
+            await self._stopping.wait()
+            return {"type": "lifespan.shutdown"}
+
+        async def send(message: Message) -> None:
+            if not self._started.done():
+                self._started.set_result(message)
+
+        scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": {}}
+        try:
+            await self._app(scope, receive, send)
+        except Exception as error:
+            if self._stopping.is_set() or not self._started.done():
+                logger.error("the application failed", exc_info=error)
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+        else:
+            await send({"type": "lifespan.startup.failed"})
+
     async def stop(self) -> None:
         """Close what the application has opened; a second time, wait until that is done."""
-        if not self._is_stopping:
-            self._is_stopping = True
-            await self._exchange("lifespan.shutdown")
+        self._stopping.set()
         if self._lifespan is not None:
             await asyncio.wait({self._lifespan})
 
@@ -176,17 +195,3 @@ class RunningApp:
                     task.cancel()
             await asyncio.wait(set(self._requests), timeout=CHECK_INTERVAL)
         await self.stop()
-
-    async def _exchange(self, message_type: str) -> Message:
-        """Tell the application something about its life, and wait until it has answered or ended."""
-        assert self._lifespan is not None
-        self._messages.put_nowait({"type": message_type})
-        reply = asyncio.ensure_future(self._replies.get())
-        waiting: set[asyncio.Future[Any]] = {reply, self._lifespan}
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        if reply.done():
-            return reply.result()
-        reply.cancel()
-        if (error := self._lifespan.exception()) is not None:
-            logger.error("the application failed", exc_info=error)
-        return {"type": f"{message_type}.failed", "message": str(error or "")}

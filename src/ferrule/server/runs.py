@@ -25,8 +25,7 @@ from ferrule.engine import ToolEngine
 from ferrule.errors import FerruleError, Rejected, RunInProgress, SetupError, StoreError
 from ferrule.memory.conversation import ConversationMemory
 from ferrule.orchestrator.request_cache import EventListener, SharedRun
-from ferrule.policy.approvals import ApprovalRequest
-from ferrule.server.problems import Problem
+from ferrule.server.responses import Problem
 from ferrule.store import ToolKnowledgeStore
 from ferrule.store.entry_streams import find_entry_times
 from ferrule.store.spending import CostSummary, summarize_costs
@@ -69,7 +68,12 @@ class Continuations:
 
     async def run(self) -> None:
         """Look for decisions until cancelled."""
-        unsubscribe = self._engine.subscribe(self._receive, {ToolEngineEventType.APPROVAL_DECIDED})
+
+        async def receive(event: ToolEngineEvent) -> None:  # a decision was made here: its run need not wait
+            self._candidates[event.data["request"].run_id] = 0.0
+            self._news.set()
+
+        unsubscribe = self._engine.subscribe(receive, {ToolEngineEventType.APPROVAL_DECIDED})
         try:
             while True:
                 try:
@@ -88,12 +92,6 @@ class Continuations:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=STOP_TIMEOUT)
         await cancel_all(self._tasks)
-
-    async def _receive(self, event: ToolEngineEvent) -> None:
-        """Note a decision that was made here: its run need not wait for another process."""
-        request: ApprovalRequest = event.data["request"]
-        self._candidates[request.run_id] = 0.0
-        self._news.set()
 
     async def _look(self) -> None:
         newest = min(max(self._seen_decisions.values(), default=0.0), time.time())  # a clock may be fast
@@ -127,14 +125,14 @@ class Continuations:
         return bool(states) and states.isdisjoint(("pending", "expired"))
 
     def _start(self, run_id: str) -> None:
-        run = self._runs[run_id] = SharedRun(lambda emit: self._resume_in_turn(run_id, emit))
+        async def resume(emit: EventListener) -> AgentAnswer:
+            async with self._slots:
+                return await self._resume(run_id, emit)
+
+        run = self._runs[run_id] = SharedRun(resume)
         task = asyncio.create_task(self._wait_for_end(run_id, run))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def _resume_in_turn(self, run_id: str, emit: EventListener) -> AgentAnswer:
-        async with self._slots:
-            return await self._resume(run_id, emit)
 
     async def _wait_for_end(self, run_id: str, run: SharedRun[AgentAnswer]) -> None:
         logger.info("run=<%s> | continued, because people have decided", run_id)
@@ -156,7 +154,6 @@ MAX_SUMMARIES: Final = 5_000
 
 
 def describe_run(run: Run, written_at: float | None = None) -> dict[str, Any]:
-    """Describe a run for a list."""
     described = {
         "run_id": run.id,
         "state": run.state.value,

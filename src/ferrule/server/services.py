@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, Query, Request
-from pydantic import BeforeValidator
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from ferrule.agent import AgentAnswer
 from ferrule.core.permission import CallPolicy, Principal
@@ -23,9 +23,9 @@ from ferrule.server.authentication import Client, Visibility
 from ferrule.server.call_limits import CallLimits
 from ferrule.server.fleet import ServerFleet
 from ferrule.server.idempotency import IdempotentRequests
-from ferrule.server.mcp.sessions import McpSessions
+from ferrule.server.mcp.direct_calls import McpSessions
 from ferrule.server.metrics import LimitSamples, ServerMetrics
-from ferrule.server.problems import Problem
+from ferrule.server.responses import Problem
 from ferrule.server.runs import Continuations, RunSummaries
 from ferrule.server.store_changes import StoreChanges
 from ferrule.server.tokens import LOCAL_AGENT, AccessToken, AuditLog, Permission, Tokens
@@ -57,9 +57,10 @@ class Services:
         `private_socket` those that share its port; by `internal_secrets` the servers know each other.
         """
         self.library, self.tokens, self.policy, self._limits = library, tokens, policy, limits
-        self.changes = StoreChanges(library.engine.store)
+        self.engine, self.store = library.engine, library.engine.store
+        self.changes = StoreChanges(self.store)
         self.fleet = ServerFleet(
-            library.engine,
+            self.engine,
             cancel_run=self.cancel_run,
             on_news=self.changes.look_now,
             write_metrics=lambda: self.metrics.write(),
@@ -70,16 +71,16 @@ class Services:
         self.mcp_sessions: dict[str, McpSessions] = {}
         """The sessions of MCP clients, by the paths of the servers."""
         self.metrics = ServerMetrics(
-            library.engine,
+            self.engine,
             self.fleet.server_id,
             None if private_socket is None else private_socket.parent,
             lambda: {path: len(sessions) for path, sessions in self.mcp_sessions.items()},
         )
-        self.limit_samples = LimitSamples(library.engine, self.metrics)
-        self.continuations = Continuations(library.engine, self._continue_run, lambda run_id: run_id in self._tasks)
-        self.audit = AuditLog(library.engine.store)
-        self.idempotent_requests = IdempotentRequests(library.engine)
-        self.run_summaries = RunSummaries(library.engine.store)
+        self.limit_samples = LimitSamples(self.engine, self.metrics)
+        self.continuations = Continuations(self.engine, self._continue_run, lambda run_id: run_id in self._tasks)
+        self.audit = AuditLog(self.store)
+        self.idempotent_requests = IdempotentRequests(self.engine)
+        self.run_summaries = RunSummaries(self.store)
         self._makers: dict[str | None, MakeOrchestrator] = {}
         if make_orchestrator is not None:
             self._makers[None] = make_orchestrator
@@ -90,8 +91,7 @@ class Services:
         """The questions in progress on this server, by run."""
 
     def permissions(self, client: Client) -> Permissions:
-        """Return what a client may call, and so may see."""
-        return self.library.engine.permissions(client.principal, self.policy)
+        return self.engine.permissions(client.principal, self.policy)
 
     def visibility(self, client: Client) -> Visibility:
         """Return what a client may see of what was done."""
@@ -108,7 +108,7 @@ class Services:
 
     async def read_conversation(self, conversation_id: str, client: Client) -> tuple[Turn, ...]:
         """Read a conversation of the client's tenant. Raises Problem if the client may not see it."""
-        memory = ConversationMemory(self.library.engine.store)
+        memory = ConversationMemory(self.store)
         turns = await memory.create_snapshot(client.add_tenant(conversation_id)).turns()
         if not self.visibility(client).shows_conversation(turns):
             raise Problem(404, f"There is no conversation {conversation_id!r}.")
@@ -143,7 +143,7 @@ class Services:
         return await orchestrator.resume(run_id, on_event=listener)
 
     async def _read_binding(self, run_id: str) -> Mapping[str, Any]:
-        return await ConversationMemory(self.library.engine.store).get_run_binding(run_id) or {}
+        return await ConversationMemory(self.store).get_run_binding(run_id) or {}
 
     def _orchestrator_of_binding(self, binding: Mapping[str, Any], principal: Principal | None) -> Orchestrator:
         """Return an orchestrator with the model that began the run, if that model can still be chosen."""
@@ -185,7 +185,7 @@ class Services:
         One query is for all requests that arrive meanwhile, because this request needs no token.
         """
         if self._store_check is None or self._store_check.done():
-            self._store_check = asyncio.create_task(self.library.engine.store.query(has_token))
+            self._store_check = asyncio.create_task(self.store.query(has_token))
         if not (await asyncio.wait({self._store_check}, timeout=STORE_CHECK_TIMEOUT))[0]:
             raise StoreError(f"it has not answered for {STORE_CHECK_TIMEOUT:g} s")
         self._store_check.result()
@@ -211,6 +211,12 @@ def _ended_owner(run_id: str, binding: Mapping[str, Any]) -> Problem:
 
 
 # Parameters of routes
+
+
+class RequestBody(BaseModel):
+    """The JSON of a request, which has only the members that its model names."""
+
+    model_config = ConfigDict(extra="forbid")
 
 
 def _parse_iso_time(value: Any) -> Any:

@@ -78,7 +78,6 @@ class AccessToken:
 
     @cached_property
     def principal(self) -> Principal:
-        """Return who makes the calls that the client writes."""
         return Principal(
             kind="token",
             name=self.name,
@@ -103,20 +102,14 @@ class AccessToken:
         return not self.tenant and "admin" in self.roles
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "token_id": self.token_id,
-            "name": self.name,
-            "display_name": self.display_name,
-            "roles": sorted(self.roles),
-            "tools": None if self.tools is None else sorted(self.tools),
-            "max_effect": self.max_effect,
-            "tenant": self.tenant,
-            "calls_per_minute": self.calls_per_minute,
-            "max_concurrent": self.max_concurrent,
-            "created_at": self.created_at,
-            "expires_at": self.expires_at,
-            "revoked_at": self.revoked_at,
-        }
+        described = {name: getattr(self, name) for name in _SHOWN}
+        return described | {"roles": sorted(self.roles), "tools": None if self.tools is None else sorted(self.tools)}
+
+
+_SHOWN: Final = (
+    *("token_id", "name", "display_name", "roles", "tools", "max_effect", "tenant", "calls_per_minute"),
+    *("max_concurrent", "created_at", "expires_at", "revoked_at"),
+)
 
 
 class Tokens:
@@ -166,19 +159,17 @@ class Tokens:
             "calls_per_minute": calls_per_minute,
             "max_concurrent": max_concurrent,
         }
-        row = _make_row(name, grants, now, None if expires_in is None else now + expires_in, parent_id=None)
-        text = row.pop("text")
+        row, text = _make_row(name, grants, now, None if expires_in is None else now + expires_in, parent_id=None)
         if not await self._store.query_without_records(table.insert_token, row):
             raise SetupError(f"There is already a token {name!r}. Revoke it first, or choose another name.")
         return _from_row(row), text
 
-    async def create_session(self, token: AccessToken, seconds: float = SESSION_SECONDS) -> str:
+    async def create_session(self, token: AccessToken) -> str:
         """Create a secret text with the rights of a token, for a browser.
 
         The session ends with the token at the latest. A session that a session creates ends no later than its creator.
         """
-        row = self._make_session_row(token, seconds)
-        text: str = row.pop("text")
+        row, text = self._make_session_row(token, SESSION_SECONDS)
         await self._store.query_without_records(table.insert_token, row)
         return text
 
@@ -189,13 +180,12 @@ class Tokens:
         """
         if not 0 <= overlap <= MAX_OVERLAP:
             raise SetupError(f"The earlier secret may stay valid for up to {MAX_OVERLAP / 86_400:g} days.")
-        row = self._make_session_row(token, overlap)
-        text: str = row.pop("text")
+        row, text = self._make_session_row(token, overlap)
         if not await self._store.query_without_records(table.replace_secret, token.token_id, row):
             raise SetupError(f"The token {token.name!r} is not valid any more.")
         return text
 
-    def _make_session_row(self, token: AccessToken, seconds: float) -> dict[str, Any]:
+    def _make_session_row(self, token: AccessToken, seconds: float) -> tuple[dict[str, Any], str]:
         now = self._clock()
         expires_at = now + seconds if token.expires_at is None else min(now + seconds, token.expires_at)
         grants = {k: v for k, v in token.to_dict().items() if k not in ("token_id", "name") and not k.endswith("_at")}
@@ -246,10 +236,10 @@ def _check_name(value: str, kind: str) -> None:
 
 def _make_row(
     name: str, grants: dict[str, Any], now: float, expires_at: float | None, *, parent_id: str | None
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], str]:
+    """Make the row of a token or a session, and its secret text."""
     text = TOKEN_PREFIX + secrets.token_urlsafe(32)
-    return {
-        "text": text,
+    row = {
         "token_id": uuid4().hex[:12],
         "hash": hash_token(text),
         "parent_id": parent_id,
@@ -259,26 +249,16 @@ def _make_row(
         "expires_at": expires_at,
         "revoked_at": None,
     }
+    return row, text
 
 
 def _from_row(row: dict[str, Any]) -> AccessToken:
     grants = json.loads(row["grants"])
-    return AccessToken(
-        token_id=row["token_id"],
-        name=row["name"],
-        display_name=grants.get("display_name", ""),
-        roles=frozenset(grants["roles"]),
-        tools=None if grants["tools"] is None else frozenset(grants["tools"]),
-        max_effect=grants["max_effect"],
-        tenant=grants["tenant"],
-        calls_per_minute=grants["calls_per_minute"],
-        max_concurrent=grants["max_concurrent"],
-        created_at=row["created_at"],
-        expires_at=row["expires_at"],
-        revoked_at=row["revoked_at"],
-        parent_id=row["parent_id"],
-        is_external=(row["parent_id"] or "").startswith(table.EXTERNAL_PREFIX),
-    )
+    grants["roles"] = frozenset(grants["roles"])
+    grants["tools"] = None if grants["tools"] is None else frozenset(grants["tools"])
+    names = ("token_id", "name", "created_at", "expires_at", "revoked_at", "parent_id")
+    is_external = (row["parent_id"] or "").startswith(table.EXTERNAL_PREFIX)
+    return AccessToken(**grants, **{name: row[name] for name in names}, is_external=is_external)
 
 
 # Who administered the server: tokens, tools, what was accepted and forgotten. Entries are only ever added.
@@ -301,12 +281,12 @@ AuditedAction: TypeAlias = Literal[
 class AuditLog:
     """The entries of a store."""
 
-    def __init__(self, store: ToolKnowledgeStore, *, clock: Callable[[], float] = time.time) -> None:
-        self._store, self._clock = store, clock
+    def __init__(self, store: ToolKnowledgeStore) -> None:
+        self._store = store
 
     async def write(self, principal: Principal, action: AuditedAction, subject: str, **details: Any) -> None:
         """Add what a principal has done. The entry is stored when this returns."""
-        now, tenant = self._clock(), principal.tenant
+        now, tenant = time.time(), principal.tenant
         entry = {"at": now, "by": principal.label, "tenant": tenant, "action": action, "subject": subject}
         entry["details"] = details
         stream = f"{AUDIT_STREAM}:{tenant}" if tenant else AUDIT_STREAM

@@ -7,16 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field, StrictBool
+from pydantic import Field, StrictBool
 from starlette.responses import Response
 
 from ferrule.core.content import encode_json
 from ferrule.core.permission import effect_tier
 from ferrule.core.spec import MCPServerSpec, Tool, ToolCapability, listing_order
-from ferrule.errors import (
-    SetupError,
-    ToolNotFound,
-)
+from ferrule.errors import SetupError, ToolNotFound
 from ferrule.kinds.mcp.executor import config_of_tool
 from ferrule.kinds.mcp.listing import HANDLER, listed_instructions
 from ferrule.kinds.mcp.pins import (
@@ -29,14 +26,8 @@ from ferrule.kinds.mcp.pins import (
     write_pins,
 )
 from ferrule.server.authentication import Client
-from ferrule.server.problems import Problem, json_response
-from ferrule.server.services import (
-    AdminClient,
-    Limit,
-    ReadingClient,
-    Services,
-    ServicesOfApp,
-)
+from ferrule.server.responses import Problem, json_response
+from ferrule.server.services import AdminClient, Limit, ReadingClient, RequestBody, Services, ServicesOfApp
 
 router = APIRouter(prefix="/v1")
 
@@ -83,17 +74,16 @@ async def show_schemas(name: str, services: ServicesOfApp, client: ReadingClient
     return json_response({"schemas": permitted})
 
 
-class ToolChange(BaseModel):
+class ToolChange(RequestBody):
     """A change of a tool on this server, until it is restarted."""
 
-    model_config = ConfigDict(extra="forbid")
     enabled: StrictBool
 
 
 @router.patch("/tools/{name}", tags=["tools"])
 async def change_tool(name: str, change: ToolChange, services: ServicesOfApp, client: AdminClient) -> Response:
     """Enable or disable a tool on this server."""
-    registry = services.library.engine.registry
+    registry = services.engine.registry
     if name not in registry:
         raise Problem(404, f"There is no tool {name!r}.")
     if not client.sees_all_tenants:
@@ -103,20 +93,18 @@ async def change_tool(name: str, change: ToolChange, services: ServicesOfApp, cl
     return json_response({"tool_id": name, "enabled": change.enabled})
 
 
-class RegisteredMcpServer(BaseModel):
+class RegisteredMcpServer(RequestBody):
     """An MCP server that is reached by an address. Programs are started by `mcp.json` alone."""
 
-    model_config = ConfigDict(extra="forbid")
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
     url: Annotated[str, Field(pattern=r"^(https?|wss?)://[^${}]+$", max_length=2_000)]
     headers: dict[str, Annotated[str, Field(pattern=r"^[^${}\r\n]*$")]] = {}
     description: str = ""
 
 
-class OpenApiDocumentEntry(BaseModel):
+class OpenApiDocumentEntry(RequestBody):
     """An API that an OpenAPI document describes."""
 
-    model_config = ConfigDict(extra="forbid")
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
     source: Annotated[str, Field(pattern=r"^https?://", max_length=2_000)] | dict[str, Any]
     """The address of the document, or the document."""
@@ -125,17 +113,15 @@ class OpenApiDocumentEntry(BaseModel):
     """The only ones to offer."""
 
 
-class McpServerRegistration(BaseModel):
+class McpServerRegistration(RequestBody):
     """An MCP server to add on this server, until it is restarted."""
 
-    model_config = ConfigDict(extra="forbid")
     mcp: RegisteredMcpServer
 
 
-class OpenApiRegistration(BaseModel):
+class OpenApiRegistration(RequestBody):
     """An API to add on this server, until it is restarted."""
 
-    model_config = ConfigDict(extra="forbid")
     openapi: OpenApiDocumentEntry
 
 
@@ -147,7 +133,7 @@ async def register_tool(
     if not client.sees_all_tenants:
         raise Problem(403, "All tenants use the same tools: adding one needs an admin without a tenant.")
     name = entry.mcp.name if isinstance(entry, McpServerRegistration) else entry.openapi.name
-    if name in services.library.engine.registry:
+    if name in services.engine.registry:
         raise Problem(409, f"There is already a tool {name!r}.")
     if isinstance(entry, McpServerRegistration):
         spec = MCPServerSpec(
@@ -172,20 +158,15 @@ async def register_tool(
 
 
 async def _find_tool(name: str, services: Services, client: Client) -> Tool:
-    await services.library.engine.wait_for_pins()
+    await services.engine.wait_for_pins()
     try:
-        return services.permissions(client).find_tool(services.library.engine.registry.snapshot(), name)
+        return services.permissions(client).find_tool(services.engine.registry.snapshot(), name)
     except ToolNotFound as error:
         raise Problem(404, str(error)) from None
 
 
 def _describe_tool(
-    tool: Tool,
-    services: Services,
-    client: Client,
-    unavailable: Mapping[str, str],
-    *,
-    with_schemas: bool = False,
+    tool: Tool, services: Services, client: Client, unavailable: Mapping[str, str], *, with_schemas: bool = False
 ) -> dict[str, Any]:
     permissions, spec = services.permissions(client), tool.spec
     permitted = [c for c in spec.capabilities if permissions.may_call(tool, c)]
@@ -223,7 +204,7 @@ servers_router = APIRouter(prefix="/v1", tags=["tools"])
 @servers_router.get("/servers")
 async def list_servers(services: ServicesOfApp, client: ReadingClient) -> Response:
     """List the MCP servers of which the client may use an action; for administrators, also those that failed."""
-    servers = [tool for tool in services.library.engine.registry if _is_visible(tool, services, client)]
+    servers = [tool for tool in services.engine.registry if _is_visible(tool, services, client)]
     return json_response({"servers": [await _describe_server(tool, services, client) for tool in servers]})
 
 
@@ -233,17 +214,20 @@ async def show_server(name: str, services: ServicesOfApp, client: ReadingClient)
 
     Its log, its address and the pinned texts are for administrators of all tenants.
     """
-    tool, store = _find_server(name, services, client), services.library.engine.store
+    tool, store = _find_server(name, services, client), services.store
     described = await _describe_server(tool, services, client)
     if _may_administer(client):
         pins = await read_pins(store, tool.id)
+        texts: dict[str, PinnedText] = dict(pins.actions)
+        if pins.instructions is not None and pins.instructions.text:
+            texts[INSTRUCTIONS] = pins.instructions
         described |= {
-            "log": list(services.library.engine.mcp.describe_state(tool.id).log),
+            "log": list(services.engine.mcp.describe_state(tool.id).log),
             "location": config_of_tool(tool).location,
             "is_pinned": pins.is_known,
             "pins": [
                 {"action": action, "text": store.redaction.redact_text(pin.text)}
-                for action, pin in sorted(_collect_texts(pins).items())
+                for action, pin in sorted(texts.items())
             ],
             "removed": sorted(pins.actions.keys() - {each.name for each in tool.spec.capabilities}),
         }
@@ -251,7 +235,7 @@ async def show_server(name: str, services: ServicesOfApp, client: ReadingClient)
 
 
 async def _describe_server(tool: Tool, services: Services, client: Client) -> dict[str, Any]:
-    engine, permissions = services.library.engine, services.permissions(client)
+    engine, permissions = services.engine, services.permissions(client)
     state = engine.mcp.describe_state(tool.id)
     is_shown = permissions.may_call if not _may_administer(client) else lambda *_: True  # also what is withheld
     capabilities = [each for each in tool.spec.capabilities if is_shown(tool, each)]
@@ -269,12 +253,6 @@ async def _describe_server(tool: Tool, services: Services, client: Client) -> di
     }
 
 
-def _collect_texts(pins: ServerPins) -> dict[str, PinnedText]:
-    if pins.instructions is None or not pins.instructions.text:
-        return dict(pins.actions)
-    return {INSTRUCTIONS: pins.instructions, **pins.actions}
-
-
 def _names_of_parts(tool: Tool, capabilities: Sequence[ToolCapability]) -> list[str]:
     """Return the names of what can be accepted of a server: nothing while it has not been listed."""
     return [INSTRUCTIONS, *(each.name for each in capabilities)] if tool.spec.metadata.get("listed") else []
@@ -288,10 +266,9 @@ def _find_diffs(tool: Tool, names: Sequence[str], pins: ServerPins) -> dict[str,
     return diffs
 
 
-class Acceptance(BaseModel):
+class Acceptance(RequestBody):
     """What is accepted of a server."""
 
-    model_config = ConfigDict(extra="forbid")
     action: str | None = None
     """An empty text: the instructions of the server. None: these and all its actions, as they are now."""
     diff: str | None = None
@@ -303,7 +280,7 @@ async def accept_changes(name: str, body: Acceptance, services: ServicesOfApp, c
     """Accept what a server has changed, so that models and clients get it."""
     if not client.sees_all_tenants:
         raise Problem(403, "All tenants use the same servers: accepting changes needs an admin without a tenant.")
-    tool, store = _find_server(name, services, client), services.library.engine.store
+    tool, store = _find_server(name, services, client), services.store
     names = [each for each in _names_of_parts(tool, tool.spec.capabilities) if body.action in (None, each)]
     if not names:
         raise Problem(404, f"The server {name!r} lists no action {body.action!r}.")
@@ -324,7 +301,7 @@ async def accept_changes(name: str, body: Acceptance, services: ServicesOfApp, c
 
 
 def _find_server(name: str, services: Services, client: Client) -> Tool:
-    tools = services.library.engine.registry.candidates(name)
+    tools = services.engine.registry.candidates(name)
     tool = next((each for each in tools if _is_visible(each, services, client)), None)
     if tool is None:
         raise Problem(404, f"There is no MCP server {name!r}.")

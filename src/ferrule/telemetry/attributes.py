@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from ferrule.core.call import ToolExecutionContext, ToolExecutionResult
+from ferrule.core.call import ToolExecutionContext
 from ferrule.core.content import encode_json, plain_json
 from ferrule.core.events import ToolEngineEvent, ToolEngineEventType
 from ferrule.core.messages import Usage, text_of_message
@@ -38,7 +38,12 @@ class SpanDescription:
         data, is_request = event.data, event.event_type is ToolEngineEventType.MODEL_STARTED
         match event.event_type:
             case ToolEngineEventType.QUESTION_STARTED:
-                name, attributes = f"invoke_workflow {WORKFLOW_NAME}", self._start_question(data)
+                name, attributes = f"invoke_workflow {WORKFLOW_NAME}", self._input(data.get("question", ""))
+                attributes |= {"gen_ai.operation.name": "invoke_workflow", "gen_ai.workflow.name": WORKFLOW_NAME}
+                if conversation_id := data.get("conversation_id"):
+                    attributes["gen_ai.conversation.id"] = conversation_id
+                    if self._has_openinference:
+                        attributes["session.id"] = conversation_id
             case ToolEngineEventType.PLANNING_STARTED:
                 name, attributes = "plan planning", {"gen_ai.operation.name": "plan", "gen_ai.agent.name": "planning"}
                 attributes |= self._input(data["task"])
@@ -74,22 +79,17 @@ class SpanDescription:
             case ToolEngineEventType.MODEL_ENDED if "reply" in data:
                 return self._end_request(data["reply"])
             case ToolEngineEventType.AFTER_TOOL_CALL:
-                return self._end_call(data["result"])
+                result = data["result"]
+                attributes: Attributes = {"ferrule.execution_time": result.execution_time}
+                if self._has_content and result.is_success:
+                    attributes["gen_ai.tool.call.result"] = self._as_json(result.output)
+                return attributes | self._openinference_value("output", attributes.get("gen_ai.tool.call.result"))
         return {}
 
     def cut(self, text: str) -> str:
-        text = self._redaction.redact_text(text)
-        return cut(text, self._max_content)
+        return cut(self._redaction.redact_text(text), self._max_content)
 
-    # Questions and models
-
-    def _start_question(self, data: Mapping[str, Any]) -> Attributes:
-        attributes: Attributes = {"gen_ai.operation.name": "invoke_workflow", "gen_ai.workflow.name": WORKFLOW_NAME}
-        if conversation_id := data.get("conversation_id"):
-            attributes["gen_ai.conversation.id"] = conversation_id
-            if self._has_openinference:
-                attributes["session.id"] = conversation_id
-        return attributes | self._input(data.get("question", ""))
+    # Models
 
     def _start_request(self, model: str, request: ModelRequest) -> Attributes:
         provider, separator, _ = model.partition(":")
@@ -109,11 +109,11 @@ class SpanDescription:
         return attributes | self._openinference_value("input", attributes.get("gen_ai.input.messages"))
 
     def _end_request(self, reply: ModelReply) -> Attributes:
-        calls = [{"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments}
-                 for call in reply.tool_calls]  # fmt: skip
-        parts = [{"type": "text", "content": reply.text}] * bool(reply.text) + calls
         attributes = {"gen_ai.response.finish_reasons": [reply.finish_reason], **self._usage(reply.usage)}
         if self._has_content:
+            parts: list[dict[str, Any]] = [{"type": "text", "content": reply.text}] if reply.text else []
+            for call in reply.tool_calls:
+                parts.append({"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments})
             message = {"role": "assistant", "parts": parts, "finish_reason": reply.finish_reason}
             attributes["gen_ai.output.messages"] = self._as_json([message])
         return attributes | self._openinference_value("output", attributes.get("gen_ai.output.messages"))
@@ -165,31 +165,24 @@ class SpanDescription:
             attributes["gen_ai.tool.call.arguments"] = self._as_json(event.data["params"])
         return attributes | self._openinference_value("input", attributes.get("gen_ai.tool.call.arguments"))
 
-    def _end_call(self, result: ToolExecutionResult) -> Attributes:
-        attributes: Attributes = {"ferrule.execution_time": result.execution_time}
-        if self._has_content and result.is_success:
-            attributes["gen_ai.tool.call.result"] = self._as_json(result.output)
-        return attributes | self._openinference_value("output", attributes.get("gen_ai.tool.call.result"))
-
     # Contents
 
     def _as_json(self, value: Any) -> str:
         return self.cut(encode_json(self._redaction.redact(plain_json(value))).decode())
 
     def _input(self, text: str) -> Attributes:
-        return self._content("input", "user", text)
+        return self._content("input", text, role="user")
 
     def _output(self, text: str) -> Attributes:
-        return self._content("output", "assistant", text)
+        return self._content("output", text, role="assistant", finish_reason="stop")
 
-    def _content(self, direction: str, role: str, text: str) -> Attributes:
+    def _content(self, direction: str, text: str, **members: str) -> Attributes:
         if not self._has_content or not text:
             return {}
-        message = {"role": role, "parts": [{"type": "text", "content": self.cut(text)}]}
-        if direction == "output":
-            message["finish_reason"] = "stop"
+        content = self.cut(text)
+        message = {**members, "parts": [{"type": "text", "content": content}]}
         attributes: Attributes = {f"gen_ai.{direction}.messages": encode_json([message]).decode()}
-        return attributes | self._openinference_value(direction, self.cut(text))
+        return attributes | self._openinference_value(direction, content)
 
     def _openinference_value(self, direction: str, value: str | None) -> Attributes:
         return {} if value is None or not self._has_openinference else {f"{direction}.value": value}

@@ -19,17 +19,14 @@ class TracedApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._run_lifespan(scope, receive, send)
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                self._tracing.close()
         elif scope["type"] != "http" or scope["path"] in _UNTRACED_PATHS:
             await self._app(scope, receive, send)
         else:
             await self._trace_request(scope, receive, send)
-
-    async def _run_lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            self._tracing.close()
 
     async def _trace_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         from opentelemetry import propagate
@@ -39,9 +36,8 @@ class TracedApp:
         carrier = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         attributes = {"http.request.method": method, "url.path": scope["path"], "url.scheme": scope["scheme"]}
         outer = propagate.extract(carrier)
-        with self._tracing.tracer.start_as_current_span(
-            method, context=outer, kind=SpanKind.SERVER, attributes=attributes
-        ) as span:
+        start = self._tracing.tracer.start_as_current_span
+        with start(method, context=outer, kind=SpanKind.SERVER, attributes=attributes) as span:
 
             async def send_with_status(message: Message) -> None:
                 if message["type"] == "http.response.start":

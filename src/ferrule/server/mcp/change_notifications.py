@@ -36,16 +36,14 @@ class ChangeNotifications:
         self._listener: Any = None
 
     def add(self, connection: Any) -> None:
-        """Add the connection of a client."""
         if connection not in self._connections:
             self._connections[connection] = {}
             connection.exit_stack.push_async_callback(self._remove, connection)
 
     async def report(self, tool_id: str, kind: str, uri: str | None) -> None:
         """Report a change that a server behind this one has announced."""
-        if kind == "tools":
-            return  # the registry says so once the actions have been listed again
-        self.notify_clients(kind, tool_id, uri)
+        if kind != "tools":  # the registry says so once the actions have been listed again
+            self.notify_clients(kind, tool_id, uri)
 
     def notify_clients(self, kind: str, tool_id: str = "", address: str | None = None) -> None:
         """Tell the clients: `kind` is tools, prompts, resources, or resource for one of them."""
@@ -62,7 +60,6 @@ class ChangeNotifications:
     # The older protocol
 
     async def subscribe(self, connection: Any, tool_id: str, address: str, uri: str, unsubscribe: Unsubscribe) -> None:
-        """Subscribe a client to the changes of a resource."""
         self.add(connection)
         subscriptions = self._connections[connection]
         if uri in subscriptions or len(subscriptions) >= MAX_SUBSCRIPTIONS:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Final
 
 from ferrule.core.aio import ProgressQueue
-from ferrule.core.call import Progress, ToolExecutionResult
+from ferrule.core.call import Progress, ToolExecutionContext, ToolExecutionResult
 from ferrule.core.content import as_text, replace_surrogates
 from ferrule.core.permission import Principal
 from ferrule.errors import APPROVAL_REQUIRED, CallCancelled, SetupError
@@ -107,6 +107,14 @@ class StdioClient(IncomingRequest):
         return await connection_of(self._context).send_request(request, result_type=client_reply_type(request))
 
 
+def invalid_params(message: str, data: Any = None) -> Exception:
+    """Make the error of the protocol for a request that cannot be answered as it is."""
+    from mcp.shared.exceptions import MCPError
+    from mcp.types import INVALID_PARAMS
+
+    return MCPError(code=INVALID_PARAMS, message=message, data=data)
+
+
 def decode_headers(scope: Mapping[str, Any]) -> dict[str, str]:
     """Decode the headers of a request over HTTP, by their names in lower case."""
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["state"][CLIENT_HEADERS]}
@@ -126,51 +134,25 @@ def client_reply_type(request: Any) -> Any:
     return ElicitResult if request.method == "elicitation/create" else ListRootsResult
 
 
-class OrderedMessages:
-    """Sends the progress and log messages of one request in order, and all that wait before its result."""
-
-    def __init__(self, request: IncomingRequest) -> None:
-        self.request = request
-        """The one that is open now."""
-        self._waiting = ProgressQueue[Callable[[], Coroutine[Any, Any, None]]](MAX_QUEUED_MESSAGES)
-        self._sending: asyncio.Task[None] | None = None
-
-    def add_progress(self, progress: Progress) -> None:
-        self._add(lambda: self.request.send_progress(progress))
-
-    def add_log(self, params: Any) -> None:
-        self._add(lambda: self.request.send_log(params))
-
-    async def finish(self) -> None:
-        if self._sending is not None:
-            await asyncio.wait({self._sending})
-
-    def _add(self, send: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._waiting.add(send, is_progress=True)
-        if self._sending is None or self._sending.done():
-            self._sending = asyncio.create_task(self._send_all())
-
-    async def _send_all(self) -> None:
-        while not self._waiting.is_empty:
-            send = await self._waiting.get()
-            try:
-                await send()
-            except Exception as error:  # the client has disconnected
-                logger.debug("error=<%s> | a message could not be sent to a client", error)
-
-
 @dataclass(slots=True, eq=False)
 class ClientCall:
-    """A request of a client while it is answered; servers behind Ferrule ask and log through it."""
+    """A request of a client while it is answered; servers behind Ferrule ask and log through it.
+
+    Its progress and log messages are sent in order, and all that wait before its result.
+    """
 
     request: IncomingRequest
+    """The one that is open now."""
     identity: object
     """What is asked for: only the same request can continue it."""
-    messages: OrderedMessages
     questions: dict[str, tuple[Any, asyncio.Future[Any]]] = field(default_factory=dict)
     is_asking: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[Any] | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    messages: ProgressQueue[Callable[[], Coroutine[Any, Any, None]]] = field(
+        default_factory=lambda: ProgressQueue(MAX_QUEUED_MESSAGES)
+    )
+    sending: asyncio.Task[None] | None = None
 
     @property
     def client_key(self) -> object:
@@ -213,7 +195,23 @@ class ClientCall:
 
     async def send_log(self, params: Any) -> None:
         if not self.ended.is_set():
-            self.messages.add_log(params)
+            self._add_message(lambda: self.request.send_log(params))
+
+    def add_progress(self, progress: Progress) -> None:
+        self._add_message(lambda: self.request.send_progress(progress))
+
+    def _add_message(self, send: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self.messages.add(send, is_progress=True)
+        if self.sending is None or self.sending.done():
+            self.sending = asyncio.create_task(self._send_messages())
+
+    async def _send_messages(self) -> None:
+        while not self.messages.is_empty:
+            send = await self.messages.get()
+            try:
+                await send()
+            except Exception as error:  # the client has disconnected
+                logger.debug("error=<%s> | a message could not be sent to a client", error)
 
     async def _ask_later(self, key: str, request: Any) -> Any:
         while key in self.questions:
@@ -249,27 +247,27 @@ class PausedCalls:
         request: IncomingRequest,
         identity: object,
         execute: Callable[[ClientCall], Coroutine[Any, Any, Any]],
+        params: Any = None,
     ) -> Any:
-        """Answer a request; returns the result, or the questions that are asked first."""
-        call = ClientCall(request=request, identity=identity, messages=OrderedMessages(request))
+        """Answer a request; returns the result, or the questions that are asked first.
+
+        A request whose `params` have answers continues the call that has asked.
+        """
+        if getattr(params, "request_state", None) is not None:
+            return await self._resume(request, identity, params)
+        call = ClientCall(request=request, identity=identity)
         if request.waits_for_answers or not request.capabilities:
             return await answer_call(call, execute)
         call.task = asyncio.create_task(answer_call(call, execute))
         return await self._result_or_questions(call)
 
-    async def resume(self, request: IncomingRequest, identity: object, params: Any) -> Any:
-        """Continue a request that has asked; only who made it can answer, and only with the same request."""
+    async def _resume(self, request: IncomingRequest, identity: object, params: Any) -> Any:
+        """Continue a call that has asked; only who made it can answer, and only with the same request."""
         call = self._paused.get(params.request_state)
         if call is None or call.request.principal != request.principal or call.identity != identity:
-            from mcp.shared.exceptions import MCPError
-            from mcp.types import INVALID_PARAMS
-
-            raise MCPError(
-                code=INVALID_PARAMS,
-                message="This request does not wait for an answer, or no more. Make it again from the start.",
-            )
+            raise invalid_params("This request does not wait for an answer, or no more. Make it again from the start.")
         del self._paused[params.request_state]
-        call.request = call.messages.request = request  # progress and log messages go to the request that is open now
+        call.request = request  # progress and log messages go to the request that is open now
         call.answer(params.input_responses or {})
         return await self._result_or_questions(call)
 
@@ -318,7 +316,8 @@ async def answer_call(call: ClientCall, execute: Callable[[ClientCall], Coroutin
     finally:
         current_request.reset(token)
         call.ended.set()
-        await call.messages.finish()
+        if call.sending is not None:
+            await asyncio.wait({call.sending})
 
 
 # Approvals: a request is in the inbox like any other, and who answers first decides, here or there. The holder of a
@@ -340,24 +339,28 @@ class ApprovalQuestions:
     def __init__(self, approvals: Approvals) -> None:
         self._approvals = approvals
 
-    async def ask(self, call: ClientCall, result: ToolExecutionResult, name: str) -> str | None:
-        """Ask the user. Returns the id of the approval to repeat the call with; None to keep the result."""
-        approval_id = result.metadata.get("approval_id")
-        if result.error_type != APPROVAL_REQUIRED or not approval_id:
-            return None
+    async def execute(
+        self,
+        call: ClientCall,
+        name: str,
+        context: ToolExecutionContext,
+        execute: Callable[[ToolExecutionContext], Awaitable[ToolExecutionResult]],
+    ) -> ToolExecutionResult:
+        """Make a call. One that needs approval is made again when somebody has decided."""
+        result = await execute(context)
+        if result.error_type != APPROVAL_REQUIRED or not (approval_id := result.metadata.get("approval_id")):
+            return result
         if not call.request.may_approve or "elicitation" not in call.capabilities:
-            return None
+            return result
         asking = asyncio.ensure_future(self._ask_user(call, str(approval_id), name))
         watching = asyncio.ensure_future(self._wait_for_decision(str(approval_id)))
         try:
             await asyncio.wait({asking, watching}, return_when=asyncio.FIRST_COMPLETED)
-            if asking.done():
-                is_decided = asking.result()
-                return str(approval_id) if is_decided else None
-            return str(approval_id)
+            is_decided = asking.result() if asking.done() else True
         finally:
             asking.cancel()
             watching.cancel()
+        return await execute(replace(context, approval_id=str(approval_id))) if is_decided else result
 
     async def _ask_user(self, call: ClientCall, approval_id: str, name: str) -> bool:
         """Return whether the user has decided by this question. Cancelling it leaves the request in the inbox."""
@@ -368,7 +371,7 @@ class ApprovalQuestions:
         arguments = as_text(request.arguments)
         if (
             len(arguments) > MAX_ARGUMENTS_LENGTH
-        ):  # a person cannot approve what is not shown: the request waits in the inbox
+        ):  # what is not shown cannot be approved: the request waits in the inbox
             return False
         action = request.tool_id if request.action == request.tool_id else f"{request.tool_id} ({request.action})"
         through = "" if request.tool_id in name else f", made by {name!r},"

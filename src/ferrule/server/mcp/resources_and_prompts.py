@@ -12,10 +12,11 @@ import logging
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
-from ferrule.core.call import CALLER_CONVERSATION_AGENT, Invocation, ToolExecutionContext, ToolExecutionResult
+from ferrule.core.call import Invocation, ToolExecutionContext, ToolExecutionResult
 from ferrule.core.content import Output
 from ferrule.core.names import ACTION_SEPARATOR, model_name
 from ferrule.core.patterns import lazy_pattern
@@ -27,7 +28,7 @@ from ferrule.kinds.mcp.executor import McpExecutor
 from ferrule.kinds.mcp.listing import HANDLER
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.server.mcp.content import without_server_info
-from ferrule.server.mcp.requests import ANSWER_TIMEOUT
+from ferrule.server.mcp.requests import ANSWER_TIMEOUT, invalid_params
 
 if TYPE_CHECKING:
     from ferrule.kinds.mcp.connection import Connection
@@ -49,14 +50,6 @@ MakeCall = Callable[[Tool, ToolCapability, Mapping[str, Any]], Awaitable[Any]]
 """Asks a server for something, as a call in the name of the client; raises MCPError as it answers."""
 
 
-@dataclass(slots=True)
-class _KnownAddresses:
-    """What a server has listed."""
-
-    addresses: frozenset[str] = frozenset()
-    templates: list[str] = field(default_factory=list)
-
-
 class ResourcesAndPrompts:
     """The resources, prompts and completions of the servers of a library, for one selection of tools."""
 
@@ -65,11 +58,16 @@ class ResourcesAndPrompts:
     ) -> None:
         """`has_plain_names`: prompts have the names that their servers use, if these are unique."""
         self._library, self._policy, self._has_plain_names = library, policy, has_plain_names
-        self._addresses: dict[str, _KnownAddresses] = {}
+        self._addresses: dict[str, frozenset[str]] = {}
+        self._templates: dict[str, list[str]] = {}
+        """What each server has listed."""
         self._prompt_servers: dict[str, tuple[str, str]] = {}
         """The server and the own name of a prompt, by the name for clients."""
         self._links: OrderedDict[str, str] = OrderedDict()
         self._listed_at = float("-inf")
+        self._request_tools: dict[str, tuple[Tool, Tool]] = {}
+        """The servers, and each with the actions that are listed nowhere."""
+        library.engine.register_executor(REQUEST_HANDLER, RequestExecutor(library.engine.mcp))
 
     def has_any(self, kind: str) -> bool:
         """Return whether a server offers something of this kind, or may do so once it is connected."""
@@ -99,8 +97,7 @@ class ResourcesAndPrompts:
 
         entries: dict[str, Any] = {}
         for tool, resources in await self._list_all(principal, "resources", "list_resources", "resources"):
-            listing = self._addresses.setdefault(tool.id, _KnownAddresses())
-            listing.addresses = frozenset(str(each.uri) for each in resources)
+            self._addresses[tool.id] = frozenset(str(each.uri) for each in resources)
             for each in resources:
                 uri = str(each.uri)
                 if uri in entries:
@@ -116,14 +113,12 @@ class ResourcesAndPrompts:
         entries: dict[str, Any] = {}
         listed = await self._list_all(principal, "resources", "list_resource_templates", "resource_templates")
         for tool, templates in listed:
-            listing = self._addresses.setdefault(tool.id, _KnownAddresses())
-            listing.templates = [each.uri_template for each in templates]
+            self._templates[tool.id] = [each.uri_template for each in templates]
             for each in templates:
                 entries.setdefault(each.uri_template, each)
         return ListResourceTemplatesResult(resource_templates=list(entries.values()))
 
     async def read(self, principal: Principal, uri: str, make_call: MakeCall) -> Any:
-        """Return the content of a resource."""
         tool, address = await self._find_owner(principal, uri)
         result = await make_call(tool, RESOURCES, {"uri": address})
         if address != uri:
@@ -171,19 +166,19 @@ class ResourcesAndPrompts:
         if owner is None and len(servers) == 1:
             [owner] = servers.values()
         if owner is None:
-            from mcp.shared.exceptions import MCPError
-            from mcp.types import INVALID_PARAMS
-
-            raise MCPError(code=INVALID_PARAMS, message=f"Resource not found: {uri}", data={"uri": uri})
+            raise invalid_params(f"Resource not found: {uri}", {"uri": uri})
         return owner, uri
 
     def _find_known(self, servers: Mapping[str, Tool], uri: str) -> Tool | None:
-        addresses = {name: self._addresses.get(name, _KnownAddresses()) for name in servers}
-        by_address = next((name for name, each in addresses.items() if uri in each.addresses), None)
-        name = by_address or (link if (link := self._links.get(uri)) in servers else None)
-        if name is None:
-            name = next((n for n, each in addresses.items() if any(_matches(t, uri) for t in each.templates)), None)
-        return None if name is None else servers[name]
+        for name, tool in servers.items():
+            if uri in self._addresses.get(name, ()):
+                return tool
+        if (link := self._links.get(uri, "")) in servers:
+            return servers[link]
+        for name, tool in servers.items():
+            if any(_matches(template, uri) for template in self._templates.get(name, ())):
+                return tool
+        return None
 
     # Prompts and completions
 
@@ -241,16 +236,13 @@ class ResourcesAndPrompts:
         if not server:
             server, _, own_name = name.partition(ACTION_SEPARATOR)
         if server not in servers:
-            from mcp.shared.exceptions import MCPError
-            from mcp.types import INVALID_PARAMS
-
-            raise MCPError(code=INVALID_PARAMS, message=f"There is no prompt {name!r} here.")
+            raise invalid_params(f"There is no prompt {name!r} here.")
         return servers[server], own_name
 
     async def _find_template(self, principal: Principal, template: str) -> tuple[Tool, str]:
         for is_listed in (False, True):
             for name, tool in self.servers(principal, "resources").items():
-                if name in self._addresses and template in self._addresses[name].templates:
+                if template in self._templates.get(name, ()):
                     return tool, template
             if not is_listed:
                 await self.list_templates(principal)
@@ -279,18 +271,26 @@ class ResourcesAndPrompts:
         return listed
 
     async def _list_pages(self, principal: Principal, tool: Tool, method: str, field_name: str) -> list[Any]:
+        from mcp.shared.exceptions import MCPError
+        from mcp.types import METHOD_NOT_FOUND
+
         async def list_pages(connection: Connection) -> list[Any]:
             entries: list[Any] = []
             cursor: str | None = None
             for _ in range(MAX_PAGES):
-                page = await _list_page(connection, method, cursor)
-                entries += getattr(page, field_name, ())
-                cursor = getattr(page, "next_cursor", None)
+                page = await connection.request(methodcaller(method, cursor=cursor))
+                entries += getattr(page, field_name)
+                cursor = page.next_cursor
                 if cursor is None or len(entries) >= MAX_ENTRIES:
                     break
             return entries[:MAX_ENTRIES]
 
-        return await self._library.engine.mcp.request(tool, list_pages, principal.account)
+        try:
+            return await self._library.engine.mcp.request(tool, list_pages, principal.account)
+        except MCPError as error:
+            if error.code == METHOD_NOT_FOUND:  # many servers have resources and no templates
+                return []
+            raise
 
     async def _ask(self, principal: Principal, tool: Tool, operation: Callable[[Connection], Awaitable[Any]]) -> Any:
         """Ask a server, which may ask its user meanwhile. Raises MCPError also when the server cannot be reached."""
@@ -302,6 +302,17 @@ class ResourcesAndPrompts:
         except CallError as error:
             raise MCPError(code=INTERNAL_ERROR, message=str(error)) from None
 
+    async def execute(
+        self, tool: Tool, action: ToolCapability, params: Mapping[str, Any], context: ToolExecutionContext
+    ) -> ToolExecutionResult:
+        """Read a resource or get a prompt, as a call of one of the actions below."""
+        original, derived = self._request_tools.get(tool.id, (None, tool))
+        if original is not tool:
+            spec = replace(tool.spec, capabilities=[RESOURCES, PROMPTS])
+            derived = replace(tool, spec=spec, handler=REQUEST_HANDLER)
+            self._request_tools[tool.id] = tool, derived
+        return await self._library.engine.execute_candidate(derived, action.name, params, context)
+
 
 async def wait_for_servers(engine: ToolEngine) -> None:
     """Wait a while for the servers that are being started: what they offer is known once they have responded."""
@@ -311,19 +322,6 @@ async def wait_for_servers(engine: ToolEngine) -> None:
                 await engine.wait_for_discovery()
         except TimeoutError:
             logger.warning("servers that are still starting are not listed yet")
-
-
-async def _list_page(connection: Connection, method: str, cursor: str | None) -> Any:
-    """Request a page of a list; None when the server does not have this list at all."""
-    from mcp.shared.exceptions import MCPError
-    from mcp.types import METHOD_NOT_FOUND
-
-    try:
-        return await connection.request(lambda client: getattr(client, method)(cursor=cursor))
-    except MCPError as error:
-        if error.code == METHOD_NOT_FOUND:  # many servers have resources and no templates
-            return None
-        raise
 
 
 def _matches(template: str, uri: str) -> bool:
@@ -357,38 +355,6 @@ PROMPTS: Final = ToolCapability(
     },
     effects=_READING,
 )
-
-
-class ServerRequests:
-    """Reads resources and gets prompts for the clients of one `McpServer`."""
-
-    def __init__(self, library: UnifiedToolLibrary, policy: CallPolicy | None) -> None:
-        self._engine, self._policy = library.engine, policy
-        self._tools: dict[str, tuple[Tool, Tool]] = {}
-        """The servers, and each with the actions of this module."""
-        self._engine.register_executor(REQUEST_HANDLER, RequestExecutor(self._engine.mcp))
-
-    def make_context(self, principal: Principal, conversation_id: str) -> ToolExecutionContext:
-        return ToolExecutionContext(
-            caller_id=principal.name,
-            caller_type=CALLER_CONVERSATION_AGENT,
-            conversation_id=conversation_id,
-            principal=principal,
-            policy=self._policy,
-        )
-
-    async def execute(
-        self, tool: Tool, action: ToolCapability, params: Mapping[str, Any], context: ToolExecutionContext
-    ) -> ToolExecutionResult:
-        return await self._engine.execute_candidate(self._find_tool(tool), action.name, params, context)
-
-    def _find_tool(self, tool: Tool) -> Tool:
-        original, derived = self._tools.get(tool.id, (None, tool))
-        if original is not tool:
-            spec = replace(tool.spec, capabilities=[RESOURCES, PROMPTS])
-            derived = replace(tool, spec=spec, handler=REQUEST_HANDLER)
-            self._tools[tool.id] = tool, derived
-        return derived
 
 
 def unwrap_answer(result: ToolExecutionResult) -> Any:

@@ -39,7 +39,19 @@ def make_sdk_server(name: str, mcp_server: McpServer, resources_and_prompts: Res
     # Not as an argument: the SDK warns that the newer protocol has no such request.
     server.add_request_handler("logging/setLevel", SetLevelRequestParams, mcp_server.set_log_level)
     server.resources_and_prompts = resources_and_prompts
-    server.middleware.append(_ConnectionWatcher(mcp_server))
+
+    async def watch_connections(ctx: Any, call_next: Any) -> Any:
+        """Remember the clients of the older protocol, which are told of changes, and add the servers' instructions."""
+        result = await call_next(ctx)
+        if ctx.method == "initialize":
+            mcp_server.on_initialized(ctx)
+        if ctx.method in ("initialize", "server/discover") and isinstance(result, dict):
+            instructions = await mcp_server.join_instructions(ctx)
+            if instructions:
+                result = {**result, "instructions": instructions}
+        return result
+
+    server.middleware.append(watch_connections)
     return server
 
 
@@ -56,20 +68,3 @@ class GatewayServer(Server[Any]):
         kinds = ("resources", "prompts", "completions", "logging")
         absent = {kind: None for kind in kinds if not self.resources_and_prompts.has_any(kind)}
         return capabilities.model_copy(update=absent)
-
-
-class _ConnectionWatcher:
-    """Knows the clients of the older protocol, which are told of changes, and adds the servers' instructions."""
-
-    def __init__(self, mcp_server: McpServer) -> None:
-        self._mcp_server = mcp_server
-
-    async def __call__(self, ctx: Any, call_next: Any) -> Any:
-        result = await call_next(ctx)
-        if ctx.method == "initialize":
-            self._mcp_server.on_initialized(ctx)
-        if ctx.method in ("initialize", "server/discover") and isinstance(result, dict):
-            instructions = await self._mcp_server.join_instructions(ctx)
-            if instructions:
-                result = {**result, "instructions": instructions}
-        return result

@@ -26,15 +26,14 @@ from ferrule.core.permission import CallPolicy, Principal
 from ferrule.core.spec import Tool, ToolCapability
 from ferrule.engine import ToolEngineConfig
 from ferrule.engine.config import NO_FOLDER
-from ferrule.errors import APPROVAL_REQUIRED, FerruleError, SetupError, ToolNotFound
+from ferrule.errors import FerruleError, SetupError, ToolNotFound
 from ferrule.kinds.mcp.relay import FIRST_MODERN_VERSION, ask_client
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory import RunMemory
 from ferrule.memory.failures import POLICIES, FailureClassifier
-from ferrule.server.asgi import mark_endless
 from ferrule.server.mcp.change_notifications import ChangeNotifications
-from ferrule.server.mcp.content import fit_result_to_older_protocol, make_mcp_result
-from ferrule.server.mcp.names import ToolNames, fit_to_older_protocol
+from ferrule.server.mcp.content import ToolNames, fit_result_to_older_protocol, fit_to_older_protocol, make_mcp_result
+from ferrule.server.mcp.direct_calls import McpSessions
 from ferrule.server.mcp.requests import (
     LOG_LEVEL_STATE,
     ApprovalQuestions,
@@ -44,13 +43,8 @@ from ferrule.server.mcp.requests import (
     StdioClient,
     connection_of,
 )
-from ferrule.server.mcp.resources_and_prompts import (
-    ResourcesAndPrompts,
-    ServerRequests,
-    unwrap_answer,
-    wait_for_servers,
-)
-from ferrule.server.mcp.sessions import McpSessions
+from ferrule.server.mcp.resources_and_prompts import ResourcesAndPrompts, unwrap_answer, wait_for_servers
+from ferrule.server.responses import mark_endless
 
 if TYPE_CHECKING:
     from mcp.server import Server
@@ -97,9 +91,8 @@ class McpServer:
         self._client_key: object = None
         """Of the only client, on standard input."""
         self.paused_calls = PausedCalls()
-        self._names = ToolNames(library, policy, self._tools, has_plain_names=plain_names, is_search=search)
+        self.names = ToolNames(library, policy, self._tools, has_plain_names=plain_names, is_search=search)
         self._resources_and_prompts = ResourcesAndPrompts(library, policy, has_plain_names=plain_names)
-        self._requests = ServerRequests(library, policy)
         self._changes = ChangeNotifications()
         self.sessions = McpSessions()
         self._local_client: StdioClient | None = None
@@ -115,9 +108,12 @@ class McpServer:
     async def serve_stdio(self, *, max_message_size: int = MAX_MESSAGE_SIZE) -> None:
         """Serve the client that started this process, until it disconnects.
 
-        A message of more than `max_message_size` bytes is skipped.
+        A message of more than `max_message_size` bytes is skipped. Raises SetupError if a tool to offer does not exist.
         """
-        self._check_tools()
+        tool_ids = self._library.engine.registry.snapshot().by_id
+        for name in self._tools or ():
+            if name not in tool_ids and name.isidentifier() and "__" not in name:  # neither a pattern nor an action
+                raise SetupError(f"The library has no tool {name!r}.{did_you_mean(name, tool_ids)}")
         if self._remembers:
             policies = {kind: replace(policy, rest=policy.rest or RETRY_INTERVAL) for kind, policy in POLICIES.items()}
             self._memory = RunMemory(classifier=FailureClassifier(policies=policies))
@@ -147,50 +143,47 @@ class McpServer:
         from mcp.types import ListToolsResult
 
         await wait_for_servers(self._library.engine)
-        tools = self._names.list_tools(self.find_principal(context))
+        tools = self.names.list_tools(self.find_principal(context))
         is_older = context.protocol_version < FIRST_MODERN_VERSION
         return ListToolsResult(tools=fit_to_older_protocol(tools) if is_older else tools)
 
     async def describe_tools(self, principal: Principal, version: str) -> dict[str, Any]:
         """Return the result of `tools/list` as JSON, for a principal of this server; not to be changed."""
         await wait_for_servers(self._library.engine)
-        return self._names.describe_tools(principal, version)
+        return self.names.describe_tools(principal, version)
 
     def find_schema(self, name: str, principal: Principal | None = None) -> Mapping[str, Any] | None:
         """Return the input schema of a tool that a client may call.
 
         The SDK checks headers by it and does not say whose they are; who makes the call is checked later.
         """
-        return self._names.find_schema(self._principal if principal is None else self.restrict(principal), name)
-
-    def is_plain(self, name: str, principal: Principal) -> bool:
-        """Return whether a client may call a tool none of whose arguments stands in a header too (the SDK compares)."""
-        return self._names.is_plain(principal, name)
+        return self.names.find_schema(self._principal if principal is None else self.restrict(principal), name)
 
     async def call_tool(self, context: Any, params: Any) -> Any:
         from mcp.types import CallToolResult
 
-        request = self.make_request(context)
-        identity = ("tools/call", params.name, params.arguments)
-        if params.request_state is not None:
-            result = await self.paused_calls.resume(request, identity, params)
-        else:
-            result = await self.call(request, params.name, params.arguments)
+        result = await self.call(self.make_request(context), params.name, params.arguments, params)
         return CallToolResult.model_validate(result) if isinstance(result, dict) else result
 
-    async def call(self, request: IncomingRequest, name: str, arguments: dict[str, Any] | None) -> Any:
+    async def call(
+        self, request: IncomingRequest, name: str, arguments: dict[str, Any] | None, params: Any = None
+    ) -> Any:
         """Call a tool; returns its result as JSON or as its server gave it, or what the client is asked first."""
         execute = partial(self._call, name=name, arguments=arguments or {})
-        return await self.paused_calls.run(request, ("tools/call", name, arguments), execute)
+        return await self.paused_calls.run(request, ("tools/call", name, arguments), execute, params)
 
     async def _call(self, call: ClientCall, *, name: str, arguments: dict[str, Any]) -> Any:
         principal = call.request.principal
         try:
-            if self._names.is_search and name == "search_tools":
-                return await self._names.search(principal, arguments)
-            if self._names.is_search and name == "call_tool":
-                name, arguments = _read_indirect_call(arguments)
-            tool_name, action = self._names.resolve(principal, name)
+            if self.names.is_search and name == "search_tools":
+                return await self.names.search(principal, arguments)
+            if self.names.is_search and name == "call_tool":
+                name, arguments = arguments.get("name", ""), arguments.get("arguments") or {}
+                if not name or not isinstance(name, str) or not isinstance(arguments, dict):
+                    raise ToolNotFound(
+                        'call_tool needs the "name" of a tool that search_tools found, and its "arguments".'
+                    )
+            tool_name, action = self.names.resolve(principal, name)
             result = await self._execute(call, tool_name, action, arguments)
         except FerruleError as error:
             return make_mcp_result(error)
@@ -202,25 +195,21 @@ class McpServer:
     async def _execute(
         self, call: ClientCall, name: str, action: str | None, arguments: dict[str, Any]
     ) -> ToolExecutionResult:
-        principal = call.request.principal
-        context = ToolExecutionContext(
+        context = self._make_context(call.request.principal, leaves_validation_to_tool=True, memory=self._memory)
+        execute = partial(execute_named, self._library, name, arguments, action=action, on_progress=call.add_progress)
+        async with call.request.limit():
+            label = name if action is None else f"{name}__{action}"
+            return await self._approvals.execute(call, label, context, execute)
+
+    def _make_context(self, principal: Principal, **options: Any) -> ToolExecutionContext:
+        return ToolExecutionContext(
             caller_id=principal.name,
             caller_type=CALLER_CONVERSATION_AGENT,
             conversation_id=_conversation_of(principal),
             principal=principal,
-            leaves_validation_to_tool=True,
             policy=self._policy,
-            memory=self._memory,
+            **options,
         )
-        execute = partial(
-            execute_named, self._library, name, arguments, action=action, on_progress=call.messages.add_progress
-        )
-        async with call.request.limit():
-            result = await execute(context)
-            if result.error_type != APPROVAL_REQUIRED:
-                return result
-            approval_id = await self._approvals.ask(call, result, name if action is None else f"{name}__{action}")
-            return result if approval_id is None else await execute(replace(context, approval_id=approval_id))
 
     # Who asks
 
@@ -250,7 +239,7 @@ class McpServer:
     async def join_instructions(self, context: Any) -> str | None:
         """Join the instructions of the servers behind this one, as far as the user has accepted them."""
         await self._library.engine.wait_for_pins()
-        return self._names.join_instructions(self.find_principal(context))
+        return self.names.join_instructions(self.find_principal(context))
 
     def on_initialized(self, context: Any) -> None:
         """Register a client of the older protocol for changes, and its session for direct answers."""
@@ -288,59 +277,44 @@ class McpServer:
 
     async def read_resource(self, context: Any, params: Any) -> Any:
         uri = str(params.uri)
-        return await self._forward_request(
-            context,
-            params,
-            ("resources/read", uri),
-            lambda call: self._resources_and_prompts.read(
-                call.request.principal, uri, partial(self._make_request_call, call)
-            ),
-        )
+
+        def read(call: ClientCall) -> Awaitable[Any]:
+            make_call = partial(self._make_request_call, call)
+            return self._resources_and_prompts.read(call.request.principal, uri, make_call)
+
+        return await self._forward_request(context, params, ("resources/read", uri), read)
 
     async def get_prompt(self, context: Any, params: Any) -> Any:
-        identity = ("prompts/get", params.name, params.arguments)
-        return await self._forward_request(
-            context,
-            params,
-            identity,
-            lambda call: self._resources_and_prompts.get_prompt(
-                call.request.principal, params.name, params.arguments, partial(self._make_request_call, call)
-            ),
-        )
+        def get(call: ClientCall) -> Awaitable[Any]:
+            make_call, principal = partial(self._make_request_call, call), call.request.principal
+            return self._resources_and_prompts.get_prompt(principal, params.name, params.arguments, make_call)
+
+        return await self._forward_request(context, params, ("prompts/get", params.name, params.arguments), get)
 
     async def complete(self, context: Any, params: Any) -> Any:
-        return await self._forward_request(
-            context,
-            params,
-            ("complete",),
-            lambda call: self._resources_and_prompts.complete(call.request.principal, params),
-        )
+        def complete(call: ClientCall) -> Awaitable[Any]:
+            return self._resources_and_prompts.complete(call.request.principal, params)
+
+        return await self._forward_request(context, params, ("complete",), complete)
 
     async def _make_request_call(
         self, call: ClientCall, tool: Tool, action: ToolCapability, params: Mapping[str, Any]
     ) -> Any:
         """Ask a server for a resource or a prompt, as a call of the client."""
-        principal = call.request.principal
-        context = self._requests.make_context(principal, _conversation_of(principal))
-        result = await self._requests.execute(tool, action, params, context)
-        approval_id = await self._approvals.ask(call, result, f"{tool.id}__{action.name}")
-        if approval_id is not None:
-            result = await self._requests.execute(tool, action, params, replace(context, approval_id=approval_id))
-        return unwrap_answer(result)
+        execute = partial(self._resources_and_prompts.execute, tool, action, params)
+        context = self._make_context(call.request.principal)
+        return unwrap_answer(await self._approvals.execute(call, f"{tool.id}__{action.name}", context, execute))
 
     async def _forward_request(
         self, context: Any, params: Any, identity: object, operation: Callable[[ClientCall], Awaitable[Any]]
     ) -> Any:
         """Ask a server behind this one, which may ask the client meanwhile."""
-        request = self.make_request(context)
-        if getattr(params, "request_state", None) is not None:
-            return await self.paused_calls.resume(request, identity, params)
 
         async def execute(call: ClientCall) -> Any:
             async with call.request.limit():
                 return await operation(call)
 
-        return await self.paused_calls.run(request, identity, execute)
+        return await self.paused_calls.run(self.make_request(context), identity, execute, params)
 
     async def subscribe_resource(self, context: Any, params: Any) -> Any:
         from mcp.types import EmptyResult
@@ -384,15 +358,6 @@ class McpServer:
         await self._changes.lower_log_level(params.level, self._library.engine.mcp.set_log_level)
         return EmptyResult()
 
-    # Changes
-
-    def _check_tools(self) -> None:
-        """Check the tools to offer. Raises SetupError for a tool that does not exist."""
-        tool_ids = self._library.engine.registry.snapshot().by_id
-        for name in self._tools or ():
-            if name not in tool_ids and name.isidentifier() and "__" not in name:  # neither a pattern nor an action
-                raise SetupError(f"The library has no tool {name!r}.{did_you_mean(name, tool_ids)}")
-
 
 @lru_cache(1_000)
 def _conversation_of(principal: Principal) -> str:
@@ -424,23 +389,9 @@ async def execute_named(
     return await library.execute(tool.id, arguments, context, action=capability.name, on_progress=on_progress)
 
 
-def _read_indirect_call(arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    name, inner = arguments.get("name"), arguments.get("arguments") or {}
-    if not isinstance(name, str) or not isinstance(inner, dict):
-        raise ToolNotFound('call_tool needs the "name" of a tool that search_tools found, and its "arguments".')
-    return name, inner
-
-
 logger = logging.getLogger("ferrule.server")
 
 # Standard input and output as a transport
-
-
-def _user() -> str:
-    try:
-        return str(os.getuid())
-    except AttributeError:  # Windows
-        return getpass.getuser()
 
 
 @lru_cache(100)
@@ -449,7 +400,8 @@ def identify_stdio_client(name: str) -> str:
 
     It is made from the user, the machine, the name of the client, the folder, and how the client starts this process.
     """
-    parts = [platform.node(), _user(), name, os.getcwd(), *sys.argv[1:]]
+    user = str(os.getuid()) if hasattr(os, "getuid") else getpass.getuser()  # Windows has no ids
+    parts = [platform.node(), user, name, os.getcwd(), *sys.argv[1:]]
     return sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
