@@ -225,10 +225,11 @@ class BatchDirectory:
 
     # Reading
 
-    def list_tasks(self, where: str, order: str, limit: int) -> list[tuple[Any, ...]]:
+    def list_tasks(self, where: str, order: str, limit: int) -> list[dict[str, Any]]:
         """Read `TASK_COLUMNS` of the finished tasks that fulfil a condition of SQL."""
         condition = f"offset IS NOT NULL AND {where} ORDER BY {order} LIMIT {limit}"
-        return self.query(f"SELECT {', '.join(TASK_COLUMNS)} FROM tasks WHERE {condition}").fetchall()
+        rows = self.query(f"SELECT {', '.join(TASK_COLUMNS)} FROM tasks WHERE {condition}")
+        return [dict(zip(TASK_COLUMNS, row, strict=True)) for row in rows]
 
     def query(self, sql: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
         """Query the table `tasks` of the index."""

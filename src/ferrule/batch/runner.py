@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
+from ferrule.batch.backends import BatchBackend
 from ferrule.batch.directory import BatchDirectory
-from ferrule.batch.local import BatchBackend
 from ferrule.batch.tasks import BatchTask
 from ferrule.batch.waiting_model import BatchInterrupted, WaitingModel
 from ferrule.errors import SetupError

@@ -51,7 +51,7 @@ COMMANDS: Final = {
     ),
     "batch": ("batch:batch_app", "Run many tasks, each exactly once, and look at their trajectories."),
     "eval": ("models:evaluate", "Run a suite of tasks with checks, and print how many pass, with 95 % intervals."),
-    "tasks": ("runs:tasks_app", "Make tasks for batches."),
+    "tasks": ("batch:tasks_app", "Make tasks for batches."),
     "simulate": (
         "approvals:simulate_history",
         "Replay recorded calls under another policy.",

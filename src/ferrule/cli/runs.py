@@ -1,4 +1,4 @@
-"""Runs at the terminal as they happen, and earlier ones: `ferrule runs`, `failures` and `tasks`."""
+"""Runs at the terminal as they happen, and earlier ones: `ferrule runs` and `failures`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ferrule.agent.answer import (
 from ferrule.agent.run import RUN_PREFIX, Run, lock_run
 from ferrule.cli import printing
 from ferrule.cli.client import AskOptions, client_of
-from ferrule.cli.session import AsJson, MaxCount, ModelName, Output, RunId, open_output, parse_since, run_with_store
+from ferrule.cli.session import AsJson, MaxCount, ModelName, Output, RunId, open_output, run_with_store
 from ferrule.cli.terminal import (
     echo,
     has_terminal,
@@ -44,7 +44,6 @@ from ferrule.cli.terminal import (
 from ferrule.core.content import as_text
 from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import CallCancelled
-from ferrule.evaluation.tasks_from_runs import read_tasks_from_runs
 from ferrule.memory.failure_history import FailureHistory, FailurePattern
 from ferrule.store import ToolKnowledgeStore
 from ferrule.texts.answers import main_text
@@ -372,7 +371,6 @@ def _describe_step(step: PlanStep) -> str:
 OfTool = Annotated[str | None, typer.Argument(help="Only this tool.")]
 
 runs_app = typer.Typer(help="List, show, resume, export and delete runs.", no_args_is_help=True)
-tasks_app = typer.Typer(help="Make tasks for batches.", no_args_is_help=True)
 failures_app = typer.Typer(help="List and delete the failures stored from earlier runs.", no_args_is_help=True)
 
 
@@ -489,29 +487,3 @@ def forget_failures(context: typer.Context, tool: OfTool = None) -> None:
     """Delete the stored failures of one tool, or of all."""
     count = run_with_store(context.obj, lambda store: FailureHistory(store).forget(tool))
     echo(f"{printing.format_count(count, 'failure')} deleted.")
-
-
-@tasks_app.command("from-runs")
-def tasks_from_runs(
-    context: typer.Context,
-    output: Output = None,
-    since: Annotated[str | None, typer.Option("--since", help="Only runs since: 10m, 2h, 7d, or a date.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Also runs without an answer.")] = False,
-) -> None:
-    """Make tasks from recorded runs: what was asked, with which tools, and how it ended. Equal questions count once."""
-    start = parse_since(since)
-    states = frozenset(state.value for state in AgentState) if everything else frozenset({"finished"})
-
-    async def write(store: ToolKnowledgeStore) -> int:
-        number = 0
-        with open_output(output) as file:
-            async for task in read_tasks_from_runs(
-                store, states=states, since=0.0 if start is None else start.timestamp()
-            ):
-                file.write(json.dumps(task.to_dict(), ensure_ascii=False) + "\n")
-                number += 1
-        return number
-
-    number = run_with_store(context.obj, write)
-    if output is not None:
-        echo(f"{printing.format_count(number, 'task')} written to {output}.")

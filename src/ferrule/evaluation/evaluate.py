@@ -13,8 +13,8 @@ from uuid import uuid4
 from xml.etree import ElementTree
 
 from ferrule.agent import RunLimits
-from ferrule.batch.compare import sign_test
-from ferrule.batch.local import LocalBackend
+from ferrule.batch.backends import LocalBackend
+from ferrule.batch.report import sign_test
 from ferrule.batch.tasks import BatchTask
 from ferrule.batch.waiting_model import WaitingModel
 from ferrule.core.model import Model
@@ -117,6 +117,21 @@ class EvaluationResult:
         pairs = [(outcome[t.task, t.repetition], t.is_passed) for t in self.select(second)]
         gained, lost = sum(not a and b for a, b in pairs), sum(a and not b for a, b in pairs)
         return gained, lost, sign_test(gained, lost)
+
+    def sentences(self) -> list[str]:
+        """Return the rates of each configuration and of its tasks, and how each differs from the first."""
+        first, *others = self.configurations
+        lines = []
+        for name in (first, *others):
+            lines.append(
+                f"{name}: {self.rate(name)}; in every repetition: {self.reliable_share(name):.0%} of the tasks"
+            )
+            tasks = dict.fromkeys(trial.task for trial in self.trials)
+            lines += [f"  {task}: {self.rate(name, task)}" for task in tasks]
+        for name in others:
+            gained, lost, chance = self.compare(first, name)
+            lines.append(f"{name} against {first}: {gained} trials gained, {lost} lost (p = {chance:.2g})")
+        return lines
 
     def to_dict(self) -> dict[str, Any]:
         return {
