@@ -18,8 +18,7 @@ from ferrule.batch.tasks import BatchTask
 from ferrule.batch.trajectory import build_failure, build_trajectory, remove_secrets
 from ferrule.batch.waiting_model import BatchInterrupted, TaskTrace, WaitingModel
 from ferrule.cluster.actor import WorkChannel
-from ferrule.cluster.group import WorkerGroup
-from ferrule.cluster.remote_worker import WorkerLost
+from ferrule.cluster.workers import WorkerGroup, WorkerLost
 from ferrule.core.permission import Principal
 from ferrule.errors import LockHeld, RunInProgress, SetupError, StoreError
 from ferrule.library.library import UnifiedToolLibrary

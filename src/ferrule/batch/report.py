@@ -110,6 +110,10 @@ def _compare(index: BatchDirectory) -> BatchComparison:
     def ids(where: str) -> list[str]:
         return [row[0] for row in index.query(f"SELECT a.id FROM {_BOTH} WHERE {where} LIMIT {MAX_LISTED}")]
 
+    def seconds(side: str, position: int) -> float:
+        row = index.query(f"SELECT {side}.seconds FROM {_BOTH} ORDER BY 1 LIMIT 1 OFFSET ?", [position]).fetchone()
+        return float(row[0] or 0.0)
+
     return BatchComparison(
         tasks=tasks,
         only_first=index.query(missing.format("main.tasks", _BOTH)).fetchone()[0],
@@ -121,17 +125,12 @@ def _compare(index: BatchDirectory) -> BatchComparison:
         number_lost=lost or 0,
         p_value=sign_test(gained or 0, lost or 0),
         sums={name: (totals[2 * n], totals[2 * n + 1]) for n, name in enumerate(_SUMS)},
-        seconds={name: _percentiles(index, tasks, rank) for name, rank in PERCENTILES.items() if tasks},
+        seconds={
+            name: (seconds("a", int(rank * (tasks - 1))), seconds("b", int(rank * (tasks - 1))))
+            for name, rank in PERCENTILES.items()
+            if tasks
+        },
     )
-
-
-def _percentiles(index: BatchDirectory, tasks: int, rank: float) -> tuple[float, float]:
-    position = int(rank * (tasks - 1))
-    values = [
-        index.query(f"SELECT {side}.seconds FROM {_BOTH} ORDER BY 1 LIMIT 1 OFFSET ?", [position]).fetchone()[0]
-        for side in ("a", "b")
-    ]
-    return values[0] or 0.0, values[1] or 0.0
 
 
 def sign_test(gained: int, lost: int) -> float:
@@ -160,11 +159,18 @@ def _format_number(value: float) -> str:
 
 def build_report(directory: BatchDirectory, other: BatchDirectory | None = None) -> str:
     """Build the page. With another batch, compare the two task by task."""
-    summary = summarize(directory)
+    summary, name = summarize(directory), escape(directory.path.name)
+    solved = summary["states"].get("finished", 0)
+    share = f" ({solved / summary['tasks']:.1%})" if summary["tasks"] else ""
+    comparison = []
+    if other is not None:
+        items = "".join(f"<li>{escape(each)}</li>" for each in compare_directories(directory, other).sentences())
+        names = f"A is {name}, B is {escape(other.path.name)} (orange in the plots)."
+        comparison = [f"<h2>Comparison</h2>\n<p>{names}</p>\n<ul>{items}</ul>"]
     sections = [
-        _heading(directory, summary),
+        f"<h1>Batch {name}</h1>\n<p>{solved:,} of {summary['tasks']:,} tasks have an answer{share}.</p>",
         _summary_table(summary),
-        *([_comparison(directory, other)] if other is not None else []),
+        *comparison,
         "<h2>Distributions</h2>",
         '<div class="plots">',
         *(_histogram(directory, other, column, title) for column, title in _PLOTS.items()),
@@ -175,10 +181,9 @@ def build_report(directory: BatchDirectory, other: BatchDirectory | None = None)
         _task_table(directory, "Tasks without an answer", "state != 'finished'", "offset"),
         _task_table(directory, "Slowest tasks", "seconds IS NOT NULL", "seconds DESC"),
     ]
-    title = escape(f"Batch {directory.path.name}")
     body = "\n".join(filter(None, sections))
     return (
-        f'<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{title}</title>'
+        f'<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"><title>Batch {name}</title>'
         f"<style>{_STYLE}</style></head>\n<body>\n{body}\n</body>\n</html>\n"
     )
 
@@ -190,15 +195,6 @@ _PLOTS: Final = {
     "output_tokens": "Output tokens per task",
     "cost": "Cost per task",
 }
-
-
-def _heading(directory: BatchDirectory, summary: Mapping[str, Any]) -> str:
-    solved = summary["states"].get("finished", 0)
-    share = f" ({solved / summary['tasks']:.1%})" if summary["tasks"] else ""
-    return (
-        f"<h1>Batch {escape(directory.path.name)}</h1>\n<p>{solved:,} of {summary['tasks']:,} tasks have an answer"
-        f"{share}.</p>"
-    )
 
 
 def _summary_table(summary: Mapping[str, Any]) -> str:
@@ -217,13 +213,6 @@ def _summary_table(summary: Mapping[str, Any]) -> str:
     return _table(("", ""), facts.items())
 
 
-def _comparison(directory: BatchDirectory, other: BatchDirectory) -> str:
-    sentences = compare_directories(directory, other).sentences()
-    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
-    names = f"A is {escape(directory.path.name)}, B is {escape(other.path.name)} (orange in the plots)."
-    return f"<h2>Comparison</h2>\n<p>{names}</p>\n<ul>{items}</ul>"
-
-
 def _counts(title: str, counts: Mapping[str, int]) -> str:
     if not counts:
         return ""
@@ -239,12 +228,11 @@ def _task_table(directory: BatchDirectory, title: str, where: str, order: str) -
 
 def _table(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in columns) if any(columns) else ""
-    body = "".join("<tr>" + "".join(_cell(str(value)) for value in row) + "</tr>\n" for row in rows)
-    return f"<table>{f'<tr>{head}</tr>' if head else ''}\n{body}</table>"
-
-
-def _cell(text: str) -> str:
-    return f'<td class="n">{escape(text)}</td>' if text[:1].isdigit() else f"<td>{escape(text)}</td>"
+    lines = [f"<table>{f'<tr>{head}</tr>' if head else ''}"]
+    for row in rows:
+        kinds = ((str(value), ' class="n"' if str(value)[:1].isdigit() else "") for value in row)
+        lines.append(f"<tr>{''.join(f'<td{kind}>{escape(text)}</td>' for text, kind in kinds)}</tr>")
+    return "\n".join([*lines, "</table>"])
 
 
 # Plots

@@ -100,10 +100,9 @@ class EvaluationResult:
         return [t for t in self.trials if t.configuration == configuration and task in (None, t.task)]
 
     def rate(self, configuration: str, task: str | None = None) -> Rate:
-        trials = self.select(configuration, task)
-        passed = sum(trial.is_passed for trial in trials)
-        low, high = wilson_interval(passed, len(trials))
-        return Rate(passed=passed, trials=len(trials), low=low, high=high)
+        passed = [trial.is_passed for trial in self.select(configuration, task)]
+        low, high = wilson_interval(sum(passed), len(passed))
+        return Rate(passed=sum(passed), trials=len(passed), low=low, high=high)
 
     def reliable_share(self, configuration: str) -> float:
         """Return the share of tasks that passed in every repetition (tau-bench's pass^k)."""
