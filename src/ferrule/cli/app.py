@@ -29,10 +29,7 @@ COMMANDS: Final = {
     "call": ("tools:call", "Call a tool."),
     "tools": ("tools:tools_app", "List, show, search and check tools."),
     "init": ("project:init", "Create a project with example tools."),
-    "serve": (
-        "serve:serve",
-        "Serve tools and the agent over HTTP and MCP.",
-    ),
+    "serve": ("serve:serve", "Serve tools and the agent over HTTP and MCP."),
     "mcp": ("mcp_trust:mcp_app", "Use the tools of MCP servers."),
     "openapi": ("openapi:openapi_app", "Use web APIs that have an OpenAPI document."),
     "skills": ("tools:skills_app", "See and check the skills of a project."),
@@ -54,10 +51,7 @@ COMMANDS: Final = {
     "batch": ("batch:batch_app", "Run many tasks, each exactly once, and look at their trajectories."),
     "eval": ("models:evaluate", "Run a suite of tasks with checks, and print how many pass, with 95 % intervals."),
     "tasks": ("batch:tasks_app", "Make tasks for batches."),
-    "simulate": (
-        "approvals:simulate_history",
-        "Replay recorded calls under another policy.",
-    ),
+    "simulate": ("approvals:simulate_history", "Replay recorded calls under another policy."),
     "artifacts": ("records:artifacts_app", "Read results that are too long for a model."),
     "store": ("records:store_app", "Copy and check the store; delete what is old."),
     "doctor": ("project:doctor", "Check that everything works."),

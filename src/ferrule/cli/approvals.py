@@ -23,7 +23,7 @@ from ferrule.cli.session import (
     parse_since,
     run,
 )
-from ferrule.cli.terminal import echo, indent_lines, print_error, show_control_characters
+from ferrule.cli.terminal import indent_lines, print_error, show_control_characters
 from ferrule.core.content import as_text
 from ferrule.core.permission import Decision, Principal, PrincipalKind
 from ferrule.errors import APPROVAL_REQUIRED, PERMISSION_DENIED, CallError, SetupError
@@ -174,9 +174,6 @@ def _call_name(request: ApprovalRequest) -> str:
 
 
 def _print_request(request: ApprovalRequest, *, as_json: bool) -> None:
-    if as_json:
-        printing.print_json(_describe_request(request))
-        return
     lines = [f"{_call_name(request)} {as_text(request.arguments)}"]
     if request.edited_arguments is not None:
         lines.append(f"with other arguments: {as_text(request.edited_arguments)}")
@@ -185,16 +182,17 @@ def _print_request(request: ApprovalRequest, *, as_json: bool) -> None:
     lines.append(f"why it asks: {request.reason}")
     lines += request.describe_origins()
     lines.append(f"state: {explain_state(request)}")
-    for line in lines:  # what a model or tool wrote may look like another line, also where the output is piped
-        echo(show_control_characters(indent_lines(line)))
     if request.state == "pending":
-        echo(f"Decide with: ferrule approvals approve {request.approval_id}   (or deny)")
+        lines.append(f"Decide with: ferrule approvals approve {request.approval_id}   (or deny)")
     elif request.state == "approved" and is_in_run:
-        echo(f"A server continues the run automatically. Without one: ferrule runs resume {request.run_id}")
+        lines.append(f"A server continues the run automatically. Without one: ferrule runs resume {request.run_id}")
     elif request.state == "approved" and request.is_of_client:
-        echo(f"It is made when {request.principal} makes the same call again.")
+        lines.append(f"It is made when {request.principal} makes the same call again.")
     elif request.state == "approved":
-        echo(f"Make the call with: ferrule call --approval {request.approval_id} {_call_name(request)} …")
+        lines.append(f"Make the call with: ferrule call --approval {request.approval_id} {_call_name(request)} …")
+    # What a model or tool wrote may look like another line, also where the output is piped.
+    lines = [show_control_characters(indent_lines(line)) for line in lines]
+    printing.print_outcome(_describe_request(request), *lines, as_json=as_json)
 
 
 def simulate_history(

@@ -251,20 +251,15 @@ def _print_action(entry: Tool, capability: ToolCapability, engine: ToolEngine) -
     roles = ParameterRoles(ProvenanceRules.of(engine.policy).parameter_roles).roles_of(spec, capability)
     for number, (name, role) in enumerate(roles.items()):
         echo(f"  {'' if number else 'roles':<12} {name}: {role.role}, because {role.reason}")
-    print_table(
-        ("parameter", "takes", "required", "default", "description"),
-        [
-            (
-                p.name,
-                describe_expected(p.to_schema(), capability.schema),
-                "yes" if p.required else "",
-                json.dumps(p.default, ensure_ascii=False) if p.has_default else "",
-                p.description,
-            )
-            for p in parse_parameters(schema_without_secrets(capability))
-        ],
-        empty="  no parameters",
-    )
+    columns: Columns = {
+        "parameter": lambda p: p.name,
+        "takes": lambda p: describe_expected(p.to_schema(), capability.schema),
+        "required": lambda p: "yes" if p.required else "",
+        "default": lambda p: json.dumps(p.default, ensure_ascii=False) if p.has_default else "",
+        "description": lambda p: p.description,
+    }
+    parameters = parse_parameters(schema_without_secrets(capability))
+    print_list(parameters, columns, as_json=False, empty="  no parameters")
     for example in examples_without_secrets(capability)[:3]:
         typed = " ".join(  # as in a shell
             shlex.quote(f"{n}={v}" if isinstance(v, str) else f"{n}:={json.dumps(v, ensure_ascii=False)}")
@@ -283,38 +278,25 @@ def print_list(
     cut: Sequence[int] = (),
     optional: Sequence[int] = (),
 ) -> None:
-    """Print a list as JSON, or as a table whose columns have a title and a key or function; see `print_table`."""
-    if as_json:
-        print_json(entries if describe is None else list(map(describe, entries)))
-        return
-    rows = []
-    for entry in entries:
-        cells = [entry[cell] if isinstance(cell, str) else cell(entry) for cell in columns.values()]
-        rows.append(["" if cell is None else str(cell) for cell in cells])
-    print_table(tuple(columns), rows, empty=empty, cut=cut, optional=optional)
-
-
-def print_table(
-    columns: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    empty: str,
-    cut: Sequence[int] = (),
-    optional: Sequence[int] = (),
-) -> None:
-    """Print a table as wide as the terminal; without a terminal, lines with tabs, the names of the columns first.
+    """Print a list as JSON, or as a table as wide as the terminal; without a terminal, as lines with tabs.
 
     Where columns may be `cut` a row is one line; else the last column wraps. Other columns are never cut: where they do
     not fit, each row is a paragraph. A terminal that leaves little room to the columns that are cut gets no `optional`
     ones; the first of them goes first.
     """
-    if not rows:
+    if as_json:
+        print_json(entries if describe is None else list(map(describe, entries)))
+        return
+    if not entries:
         if empty:
             print(empty)
         return
-    rows = [[show_control_characters(cell).replace("\t", " ") for cell in row] for row in rows]
+    titles, rows = [*columns], list[list[str]]()
+    for entry in entries:
+        cells = [entry[cell] if isinstance(cell, str) else cell(entry) for cell in columns.values()]
+        rows.append([show_control_characters("" if c is None else str(c)).replace("\t", " ") for c in cells])
     if not sys.stdout.isatty():
-        for row in (columns, *rows):
+        for row in (titles, *rows):
             print("\t".join(cell.replace("\n", " ") for cell in row))
         return
     from rich.cells import cell_len
@@ -323,20 +305,20 @@ def print_table(
     from rich.text import Text
 
     console = Console(highlight=False)
-    widths = [max(cell_len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
+    widths = [max(cell_len(cell) for cell in column) for column in zip(titles, *rows, strict=True)]
     if cut:
         indexes = _choose_columns(widths, console.width, cut, optional)
-        columns, widths = [columns[i] for i in indexes], [widths[i] for i in indexes]
+        titles, widths = [titles[i] for i in indexes], [widths[i] for i in indexes]
         rows, cut = [[row[i] for i in indexes] for row in rows], [indexes.index(i) for i in cut if i in indexes]
         least = sum(min(width, _MIN_WIDTH) if index in cut else width for index, width in enumerate(widths))
-        if least + 2 * (len(columns) - 1) > console.width:
-            _print_paragraphs(console, columns, rows, cut)
+        if least + 2 * (len(titles) - 1) > console.width:
+            _print_paragraphs(console, titles, rows, cut)
             return
     make_cell = partial(Text, no_wrap=bool(cut), overflow="ellipsis" if cut else "fold")
     grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for index, column in enumerate(columns):
-        may_shrink = index in cut if cut else index == len(columns) - 1
-        grid.add_column(make_cell(column), width=None if may_shrink else widths[index])
+    for index, title in enumerate(titles):
+        may_shrink = index in cut if cut else index == len(titles) - 1
+        grid.add_column(make_cell(title), width=None if may_shrink else widths[index])
     for row in rows:
         grid.add_row(*map(make_cell, row))
     console.print(grid)
