@@ -199,8 +199,8 @@ async def _compare_server(store: ToolKnowledgeStore, tool: Tool) -> _Comparison:
     instructions = listed_instructions(tool)
     if diff := find_instructions_changes(tool.id, instructions, pins):
         changes = {INSTRUCTIONS: diff, **changes}
-    found = tool.spec.capabilities
-    return _Comparison(server=tool.id, capabilities=found, instructions=instructions, pins=pins, changes=changes)
+    listed = tool.spec.capabilities
+    return _Comparison(server=tool.id, capabilities=listed, instructions=instructions, pins=pins, changes=changes)
 
 
 def _select(comparison: _Comparison, name: str | None) -> _Comparison:

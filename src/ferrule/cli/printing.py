@@ -82,7 +82,7 @@ def print_outcome(value: Any, *lines: str, as_json: bool) -> None:
     """Print what a command did or found: the value as JSON, or lines for a person."""
     if as_json:
         print_json(value)
-    else:
+    elif lines:
         echo("\n".join(lines))
 
 
