@@ -12,6 +12,7 @@ import json
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -71,31 +72,19 @@ def trust_directory(environ: Mapping[str, str] = os.environ) -> Path:
 def read_folder_trust(folder: Path) -> FolderTrust:
     """Return the record of a folder; an empty one when there is none, it is damaged, or it is about another folder."""
     folder = Path(os.path.realpath(folder))
-    record, identity = _parse_trust(_trust_path(folder)), _identify(folder)
+    record, identity = _parse_trust(_trust_path(folder)), ""
+    with suppress(OSError):
+        status = folder.stat()  # without the device, whose number may change whenever file systems are mounted
+        identity = f"{status.st_uid}:{status.st_ino}"
     if record is None or record.folder != folder:
         return FolderTrust(folder=folder, identity=identity)
-    if not _is_same_folder(record.identity, identity):
+    # Another folder may be there if it belongs to the same user, this one or root, who could change its files as well:
+    # a new clone, or a copy of it in the layers of a container image.
+    owner = identity.partition(":")[0]
+    is_of_same_owner = owner == record.identity.partition(":")[0] and owner in ("0", str(getattr(os, "getuid", int)()))
+    if record.identity != identity and not is_of_same_owner:
         return FolderTrust(folder=folder, identity=identity, was_replaced=bool(record.identity))
     return record
-
-
-def _identify(folder: Path) -> str:
-    """Identify a folder without its device, whose number may change whenever file systems are mounted."""
-    try:
-        status = folder.stat()
-    except OSError:
-        return ""
-    return f"{status.st_uid}:{status.st_ino}"
-
-
-def _is_same_folder(before: str, now: str) -> bool:
-    """Return whether no other user has replaced a folder.
-
-    One of this user or of root, who could change its files as well, may be another: a new clone, or a copy of it
-    in the layers of a container image.
-    """
-    owner = now.partition(":")[0]
-    return before == now or (before.partition(":")[0] == owner and owner in ("0", str(getattr(os, "getuid", int)())))
 
 
 def list_trusted_folders() -> list[FolderTrust]:

@@ -192,14 +192,6 @@ def _restore_principal(call: RecordedCall) -> Principal:
         return Principal(kind="client", name=call.principal, tenant=call.tenant or "")
 
 
-def count_recorded_call(result: CallCounts, call: RecordedCall) -> None:
-    """Count what the record of a call says."""
-    result.calls += 1
-    result.refused += call.error_type == PERMISSION_DENIED
-    result.approvals += call.error_type == APPROVAL_REQUIRED
-    result.prevented += call.error_type == KNOWN_FAILURE
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationResult:
     """The recorded history and its two replays."""
@@ -213,20 +205,18 @@ class SimulationResult:
 
     def sentences(self) -> list[str]:
         base, new, facts = self.baseline, self.candidate, self.observed
-        lines = [f"{facts.calls:,} recorded calls were replayed; no tool was called."]
-        lines.append(
-            f"Refused: {new.refused:,} of {new.calls:,} calls ({new.refused - base.refused:+,} by the new rules)."
-        )
         new_refusals = {k: v for k, v in new.refused_calls.items() if k not in base.refused_calls}
-        lines += [f"  {record_id}  {what}" for record_id, what in new_refusals.items()]
-        lines.append(f"Would need approval: {base.approvals:,} → {new.approvals:,}.")
-        lines.append(f"Repeated failures prevented: {base.prevented:,} → {new.prevented:,}.")
-        lines.append(
+        lines = [
+            f"{facts.calls:,} recorded calls were replayed; no tool was called.",
+            f"Refused: {new.refused:,} of {new.calls:,} calls ({new.refused - base.refused:+,} by the new rules).",
+            *(f"  {record_id}  {what}" for record_id, what in new_refusals.items()),
+            f"Would need approval: {base.approvals:,} → {new.approvals:,}.",
+            f"Repeated failures prevented: {base.prevented:,} → {new.prevented:,}.",
             "The simulation's own error, observed against baseline: "
-            f"refused {facts.refused:,} / {base.refused:,}, prevented {facts.prevented:,} / {base.prevented:,}."
-        )
-        lines.append("What it cannot know:")
-        lines += [f"  {sentence}" for sentence in UNKNOWN]
+            f"refused {facts.refused:,} / {base.refused:,}, prevented {facts.prevented:,} / {base.prevented:,}.",
+            "What it cannot know:",
+            *(f"  {sentence}" for sentence in UNKNOWN),
+        ]
         if new.unknown_tools:
             names = ", ".join(f"{name} ({number:,})" for name, number in new.unknown_tools.most_common(5))
             lines.append(f"  Calls of tools that do not exist any more pass unchecked: {names}.")
@@ -247,7 +237,10 @@ async def simulate(
 
     def replay_all(database: StoreDatabase) -> None:
         for call in _read_calls(database, 0.0 if since is None else since.timestamp()):
-            count_recorded_call(observed, call)
+            observed.calls += 1
+            observed.refused += call.error_type == PERMISSION_DENIED
+            observed.approvals += call.error_type == APPROVAL_REQUIRED
+            observed.prevented += call.error_type == KNOWN_FAILURE
             for each in replays:
                 each.replay(call)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ferrule import UnifiedToolLibrary, tool
-from ferrule.batch import Batch, BatchDirectory, BatchTask, LocalBackend, WaitingModel, local, read_tasks
+from ferrule.batch import Batch, BatchDirectory, BatchTask, LocalBackend, WaitingModel, backends, read_tasks
 from ferrule.batch.directory import INDEX, TRAJECTORIES, summarize
 from ferrule.concurrency import ConcurrencyConfig
 from ferrule.engine import ToolEngineConfig
@@ -225,7 +225,7 @@ async def test_calls_of_a_batch_wait_behind_those_of_people(tmp_path):
 
 
 async def test_a_task_waits_while_its_store_does_not_answer_and_repeats_no_call(tmp_path, monkeypatch):
-    monkeypatch.setattr(local, "STORE_DELAYS", (0.0,) * 5)
+    monkeypatch.setattr(backends, "STORE_DELAYS", (0.0,) * 5)
     find, failures = ToolKnowledgeStore.query_call_records, iter([StoreError("the server was shut down")] * 5)
 
     async def find_later(self, **conditions):
@@ -241,7 +241,7 @@ async def test_a_task_waits_while_its_store_does_not_answer_and_repeats_no_call(
 
 
 async def test_a_task_whose_run_lost_its_lock_continues_and_repeats_no_call(tmp_path, monkeypatch):
-    monkeypatch.setattr(local, "STORE_DELAYS", (0.0,) * 5)
+    monkeypatch.setattr(backends, "STORE_DELAYS", (0.0,) * 5)
     lock, losses = ToolKnowledgeStore.lock, iter([1])
 
     @asynccontextmanager

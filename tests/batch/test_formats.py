@@ -7,9 +7,8 @@ import atif
 import pytest
 
 from ferrule.batch import BatchDirectory
-from ferrule.batch.compare import compare_directories, sign_test
 from ferrule.batch.formats import convert
-from ferrule.batch.report import build_report
+from ferrule.batch.report import build_report, compare_directories, sign_test
 from ferrule.core.messages import ToolCall, Usage
 from ferrule.core.model import ModelReply
 from tests.batch.scripted_batch import AddingModel, make_tasks, read_lines, run_batch

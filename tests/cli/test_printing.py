@@ -5,6 +5,7 @@ import logging
 import re
 import sys
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -69,15 +70,20 @@ def test_the_text_of_a_run_is_shown_once(is_terminal: bool, monkeypatch, capsys)
     assert shown.count("second") == 1 and ("**two**" in shown) == (not is_terminal)
 
 
+def print_rows(titles: tuple[str, ...], *rows: tuple[str, ...], cut: tuple[int, ...]) -> None:
+    columns = {title: itemgetter(number) for number, title in enumerate(titles)}
+    printing.print_list(rows, columns, as_json=False, empty="", cut=cut)
+
+
 def test_a_table_at_80_columns_shows_whole_ids(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     row = ("3f9a0c1d2e4b5a67", "2026-01-01 10:00", "approved", "agent:research#0a1b2c3d", "files__delete_all", "x" * 99)
     columns = ("approval", "since", "state", "who", "call", "arguments")
-    printing.print_table(columns, [row], empty="", cut=(5, 4, 3))
+    print_rows(columns, row, cut=(5, 4, 3))
     lines = capsys.readouterr().out.splitlines()
     assert row[0] in lines[1] and row[1] in lines[1] and len(lines[1]) <= 80
-    printing.print_table(("id", "text"), [("a" * 90, "b" * 90)], empty="", cut=(1,))
+    print_rows(("id", "text"), ("a" * 90, "b" * 90), cut=(1,))
     assert "a" * 90 in capsys.readouterr().out
 
 
@@ -87,7 +93,7 @@ def test_a_table_that_does_not_fit_shows_each_row_as_a_paragraph(monkeypatch, ca
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     name = "list_workspace_files (not set up)"
     rows = [(name, "列出文件。" * 20, "", "builtin"), ("echo", "Echoes.", "test", "x")]
-    printing.print_table(("tool", "about", "tags", "source"), rows, empty="", cut=(1, 2))
+    print_rows(("tool", "about", "tags", "source"), *rows, cut=(1, 2))
     shown = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out)
     lines = [line.rstrip() for line in shown.splitlines()]
     assert lines[0] == name and lines[1].startswith("  about: 列出文件。") and lines[1].endswith("…")

@@ -6,11 +6,11 @@ from xml.etree import ElementTree
 import pytest
 
 from ferrule import Agent, UnifiedToolLibrary
+from ferrule.batch.tasks import read_tasks_from_runs
 from ferrule.engine import ToolEngineConfig
 from ferrule.errors import SetupError
 from ferrule.evaluation import Evaluator, Suite, read_suite, wilson_interval
 from ferrule.evaluation.suite import CheckedRun, find_problem, list_suites
-from ferrule.evaluation.tasks_from_runs import read_tasks_from_runs
 from ferrule.models import choose_model
 from ferrule.testing import ScriptedModel
 

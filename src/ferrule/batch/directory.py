@@ -12,7 +12,7 @@ import fcntl
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
@@ -116,13 +116,12 @@ class BatchDirectory:
                 self.write_index()
             self._index.close()
             self._index = None
-        for name in ("_file", "_lock"):
-            handle = getattr(self, name)
-            if handle is not None:
-                if name == "_file":
-                    os.fsync(handle)
-                os.close(handle)
-                setattr(self, name, None)
+        if self._file is not None:
+            os.fsync(self._file)
+            os.close(self._file)
+        if self._lock is not None:
+            os.close(self._lock)
+        self._file = self._lock = None
 
     def __enter__(self) -> Self:
         return self
@@ -185,23 +184,20 @@ class BatchDirectory:
 
     def append(self, trajectory: Mapping[str, Any]) -> None:
         """Add the trajectory of a task. After this returns, `kill -9` cannot lose it."""
-        line = encode_json(trajectory, escape_surrogates=True) + b"\n"
-        self._write_line(line)
-        self._pending[trajectory["id"]] = _row_of(trajectory, self._length, len(line))
-        self._length += len(line)
-        self._open_ids.discard(trajectory["id"])
-        if len(self._pending) >= INDEX_INTERVAL:
-            self.write_index()
-
-    def _write_line(self, line: bytes) -> None:
         assert self._file is not None
+        line = encode_json(trajectory, escape_surrogates=True) + b"\n"
         try:
-            size = os.write(self._file, line)
+            size = 0
             while size < len(line):
                 size += os.write(self._file, line[size:])
         except OSError as error:
             os.ftruncate(self._file, self._length)
             raise StoreError(f"A trajectory cannot be written to {self.path}: {error.strerror}.") from error
+        self._pending[trajectory["id"]] = _row_of(trajectory, self._length, len(line))
+        self._length += len(line)
+        self._open_ids.discard(trajectory["id"])
+        if len(self._pending) >= INDEX_INTERVAL:
+            self.write_index()
 
     def sync(self) -> None:
         """Force the lines to the disk if the last time is long ago."""
@@ -210,10 +206,7 @@ class BatchDirectory:
             os.fsync(self._file)
 
     def write_index(self) -> None:
-        if not self._pending:
-            return
-        with self._require_index() as index:
-            _insert_rows(index, self._pending.values(), self._length)
+        _insert_rows(self._require_index(), self._pending.values(), self._length)
         self._pending.clear()
 
     def write_summary(self, extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,10 +218,11 @@ class BatchDirectory:
 
     # Reading
 
-    def list_tasks(self, where: str, order: str, limit: int) -> list[tuple[Any, ...]]:
+    def list_tasks(self, where: str, order: str, limit: int) -> list[dict[str, Any]]:
         """Read `TASK_COLUMNS` of the finished tasks that fulfil a condition of SQL."""
         condition = f"offset IS NOT NULL AND {where} ORDER BY {order} LIMIT {limit}"
-        return self.query(f"SELECT {', '.join(TASK_COLUMNS)} FROM tasks WHERE {condition}").fetchall()
+        rows = self.query(f"SELECT {', '.join(TASK_COLUMNS)} FROM tasks WHERE {condition}")
+        return [dict(zip(TASK_COLUMNS, row, strict=True)) for row in rows]
 
     def query(self, sql: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
         """Query the table `tasks` of the index."""
@@ -241,8 +235,7 @@ class BatchDirectory:
             return None
         with (self.path / TRAJECTORIES).open("rb") as file:
             file.seek(row[0])
-            trajectory: dict[str, Any] = orjson.loads(file.read(row[1]))
-            return trajectory
+            return dict(orjson.loads(file.read(row[1])))
 
     def read(self) -> Iterator[dict[str, Any]]:
         """Yield all trajectories, in the order in which the tasks ended."""
@@ -253,9 +246,8 @@ class BatchDirectory:
 
     @property
     def total_cost(self) -> float:
-        """Return the cost of all finished tasks."""
-        pending = sum(row[list(_COLUMNS).index("cost") + 3] or 0.0 for row in self._pending.values())
-        return float(self.query("SELECT COALESCE(SUM(cost), 0) FROM tasks").fetchone()[0]) + pending
+        """Return the cost of the finished tasks that are in the index."""
+        return float(self.query("SELECT COALESCE(SUM(cost), 0) FROM tasks").fetchone()[0])
 
     # The index
 
@@ -282,15 +274,22 @@ class BatchDirectory:
                 index.execute("DELETE FROM tasks")
             until = 0
         rows: list[tuple[Any, ...]] = []
-        for offset, line in _read_lines(self.path / TRAJECTORIES, until):
-            rows.append(_row_of(_decode_line(line, self.path, offset), offset, len(line)))
-            if len(rows) >= INDEX_INTERVAL:
-                with index:
-                    _insert_rows(index, rows, offset + len(line))
-                rows.clear()
-        if rows:
-            with index:
-                _insert_rows(index, rows, rows[-1][2] + rows[-1][3])
+        with (self.path / TRAJECTORIES).open("rb") as file:
+            file.seek(until)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break  # a running batch is writing it
+                try:
+                    rows.append(_row_of(orjson.loads(line), until, len(line)))
+                except (ValueError, TypeError, LookupError, AttributeError) as error:
+                    raise SetupError(
+                        f"{self.path / TRAJECTORIES} is damaged at byte {until}: {error}. Delete that line to go on."
+                    ) from None
+                until += len(line)
+                if len(rows) >= INDEX_INTERVAL:
+                    _insert_rows(index, rows, until)
+                    rows.clear()
+        _insert_rows(index, rows, until)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -309,48 +308,17 @@ def _connect(path: Path) -> sqlite3.Connection:
     return index
 
 
-def _insert_rows(index: sqlite3.Connection, rows: Iterable[tuple[Any, ...]], until: int) -> None:
-    marks = ",".join("?" * (4 + len(_COLUMNS)))
-    index.executemany(f"INSERT OR REPLACE INTO tasks VALUES ({marks})", rows)
-    index.execute("UPDATE progress SET value = ? WHERE name = 'until'", [until])
+def _insert_rows(index: sqlite3.Connection, rows: Collection[tuple[Any, ...]], until: int) -> None:
+    if rows:
+        with index:
+            marks = ",".join("?" * (4 + len(_COLUMNS)))
+            index.executemany(f"INSERT OR REPLACE INTO tasks VALUES ({marks})", rows)
+            index.execute("UPDATE progress SET value = ? WHERE name = 'until'", [until])
 
 
 def _row_of(trajectory: Mapping[str, Any], offset: int, length: int) -> tuple[Any, ...]:
-    usage, totals = trajectory.get("usage") or {}, trajectory.get("totals") or {}
-    return (
-        trajectory["id"],
-        trajectory.get("digest"),
-        offset,
-        length,
-        trajectory.get("state"),
-        trajectory.get("failure"),
-        *(totals.get(name) for name in ("turns", "calls", "failed_calls", "prevented")),
-        usage.get("input_tokens"),
-        usage.get("output_tokens"),
-        trajectory.get("cost"),
-        trajectory.get("seconds"),
-        trajectory.get("ended_at"),
-    )
-
-
-def _read_lines(path: Path, offset: int) -> Iterator[tuple[int, bytes]]:
-    with path.open("rb") as file:
-        file.seek(offset)
-        for line in file:
-            if line.endswith(b"\n"):
-                yield offset, line
-            offset += len(line)
-
-
-def _decode_line(line: bytes, path: Path, offset: int) -> dict[str, Any]:
-    try:
-        trajectory: dict[str, Any] = orjson.loads(line)
-        if isinstance(trajectory, dict) and isinstance(trajectory.get("id"), str):
-            return trajectory
-        reason = "it has no id"
-    except orjson.JSONDecodeError as error:
-        reason = str(error)
-    raise SetupError(f"{path / TRAJECTORIES} is damaged at byte {offset}: {reason}. Delete that line to go on.")
+    values = {**trajectory, "calls": None, **(trajectory.get("usage") or {}), **(trajectory.get("totals") or {})}
+    return trajectory["id"], trajectory.get("digest"), offset, length, *(values.get(name) for name in _COLUMNS)
 
 
 def _cut_incomplete_line(file: int) -> int:
@@ -377,45 +345,39 @@ def write_json_atomically(path: Path, value: Any) -> None:
 
 def summarize(directory: BatchDirectory) -> dict[str, Any]:
     """Compute the totals of all trajectories from the index."""
-    ended = "offset IS NOT NULL"
-    total, turns, calls, failed, prevented, tokens_in, tokens_out, cost, unpriced = directory.query(
-        "SELECT COUNT(*), SUM(turns), SUM(calls), SUM(failed_calls), SUM(prevented), SUM(input_tokens), "
-        f"SUM(output_tokens), SUM(cost), SUM(cost IS NULL) FROM tasks WHERE {ended}"
+    ended = "FROM tasks WHERE offset IS NOT NULL"
+    names = ("turns", "calls", "failed_calls", "prevented", "input_tokens", "output_tokens")
+    sums = ", ".join(f"COALESCE(SUM({name}), 0)" for name in names)
+    total, unpriced, timed, cost, *counts = directory.query(
+        f"SELECT COUNT(*), COALESCE(SUM(cost IS NULL), 0), COUNT(seconds), SUM(cost), {sums} {ended}"
     ).fetchone()
-    groups = {
-        name: dict(
-            directory.query(
-                f"SELECT {name}, COUNT(*) FROM tasks WHERE {ended} AND {name} IS NOT NULL GROUP BY {name} "
-                "ORDER BY COUNT(*) DESC"
-            ).fetchall()
-        )
-        for name in ("state", "failure")
-    }
+    turns, calls, failed_calls, prevented, input_tokens, output_tokens = counts
+
+    def count_by(name: str) -> dict[str, int]:
+        where = f"AND {name} IS NOT NULL GROUP BY {name} ORDER BY COUNT(*) DESC"
+        return dict(directory.query(f"SELECT {name}, COUNT(*) {ended} {where}").fetchall())
+
+    def find_percentile(rank: float) -> float | None:
+        where = "AND seconds IS NOT NULL ORDER BY seconds LIMIT 1 OFFSET ?"
+        row = directory.query(f"SELECT seconds {ended} {where}", [int(rank * max(0, timed - 1))]).fetchone()
+        return None if row is None else float(row[0])
+
     return {
         "tasks": total,
-        "states": groups["state"],
-        "failures": groups["failure"],
-        "turns": turns or 0,
-        "calls": calls or 0,
-        "failed_calls": failed or 0,
-        "repeated_failures_prevented": prevented or 0,
-        "usage": {"input_tokens": tokens_in or 0, "output_tokens": tokens_out or 0},
+        "states": count_by("state"),
+        "failures": count_by("failure"),
+        "turns": turns,
+        "calls": calls,
+        "failed_calls": failed_calls,
+        "repeated_failures_prevented": prevented,
+        "usage": {"input_tokens": input_tokens, "output_tokens": output_tokens},
         "cost": cost if cost is not None else (0.0 if not total else None),
-        "tasks_without_price": unpriced or 0,
-        "seconds": {name: find_percentile(directory, "seconds", rank) for name, rank in PERCENTILES.items()},
+        "tasks_without_price": unpriced,
+        "seconds": {name: find_percentile(rank) for name, rank in PERCENTILES.items()},
     }
 
 
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-
-
-def find_percentile(directory: BatchDirectory, column: str, rank: float) -> float | None:
-    where = f"offset IS NOT NULL AND {column} IS NOT NULL"
-    count = directory.query(f"SELECT COUNT(*) FROM tasks WHERE {where}").fetchone()[0]
-    row = directory.query(
-        f"SELECT {column} FROM tasks WHERE {where} ORDER BY {column} LIMIT 1 OFFSET ?", [int(rank * max(0, count - 1))]
-    ).fetchone()
-    return None if row is None else float(row[0])
 
 
 def format_task_value(value: Any) -> str:

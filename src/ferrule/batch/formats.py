@@ -108,6 +108,7 @@ def to_atif(trajectory: Trajectory) -> dict[str, Any]:
         import atif
     except ImportError:
         raise MissingExtra("atif", "batch") from None
+    usage, is_usd = trajectory.get("usage") or {}, trajectory.get("currency", "USD") == "USD"
     document = {
         "schema_version": ATIF_VERSION,
         "session_id": trajectory.get("run_id"),
@@ -119,7 +120,13 @@ def to_atif(trajectory: Trajectory) -> dict[str, Any]:
             "tool_definitions": trajectory["tools"] or None,
         },
         "steps": list(_atif_steps(trajectory)),
-        "final_metrics": _atif_final_metrics(trajectory),
+        "final_metrics": {
+            "total_prompt_tokens": usage.get("input_tokens"),
+            "total_completion_tokens": usage.get("output_tokens"),
+            "total_cached_tokens": usage.get("cached_tokens"),
+            "total_cost_usd": trajectory.get("cost") if is_usd else None,
+            "total_steps": sum(message["role"] != "tool" for message in trajectory["messages"]),
+        },
         "extra": {
             name: trajectory.get(name)
             for name in ("task", "state", "answer", "reason", "failure", "metadata", "refused_by_memory", "totals")
@@ -139,7 +146,15 @@ def _atif_steps(trajectory: Trajectory) -> Iterator[dict[str, Any]]:
         if source == "agent":
             calls = message.get("tool_calls") or ()
             if calls:
-                step["tool_calls"] = [_atif_call(call, records.get(call["id"])) for call in calls]
+                step["tool_calls"] = [
+                    {
+                        "tool_call_id": call["id"],
+                        "function_name": call["function"]["name"],
+                        "arguments": _parse_arguments(call["function"]["arguments"]),
+                        "extra": {"record": dict(records[call["id"]])} if call["id"] in records else None,
+                    }
+                    for call in calls
+                ]
                 step["observation"] = {
                     "results": [
                         {"source_call_id": call["id"], "content": text_of_message(results[call["id"]])}
@@ -178,28 +193,6 @@ def _atif_request(request: Mapping[str, Any], trajectory: Trajectory) -> dict[st
         "llm_call_count": 1,
         "reasoning_content": reply.get("reasoning") or None,
         "extra": {"request": {name: value for name, value in request.items() if name in shown_fields}},
-    }
-
-
-def _atif_call(call: Mapping[str, Any], record: Mapping[str, Any] | None) -> dict[str, Any]:
-    function = call["function"]
-    return {
-        "tool_call_id": call["id"],
-        "function_name": function["name"],
-        "arguments": _parse_arguments(function["arguments"]),
-        "extra": None if record is None else {"record": dict(record)},
-    }
-
-
-def _atif_final_metrics(trajectory: Trajectory) -> dict[str, Any]:
-    usage = trajectory.get("usage") or {}
-    is_usd = trajectory.get("currency", "USD") == "USD"
-    return {
-        "total_prompt_tokens": usage.get("input_tokens"),
-        "total_completion_tokens": usage.get("output_tokens"),
-        "total_cached_tokens": usage.get("cached_tokens"),
-        "total_cost_usd": trajectory.get("cost") if is_usd else None,
-        "total_steps": sum(message["role"] != "tool" for message in trajectory["messages"]),
     }
 
 

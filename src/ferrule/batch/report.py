@@ -1,15 +1,26 @@
-"""A page about a batch, as one HTML file with its plots: nothing is loaded from anywhere."""
+"""How a batch went: compared with another one, task by task, and as one HTML file with plots."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from html import escape
-from math import floor, log10
+from math import comb, erfc, floor, log10, sqrt
 from typing import Any, Final
 
-from ferrule.batch.compare import compare_directories
-from ferrule.batch.directory import TASK_COLUMNS, BatchDirectory, format_task_value, summarize
+from ferrule.batch.directory import (
+    INDEX,
+    PERCENTILES,
+    TASK_COLUMNS,
+    BatchDirectory,
+    format_task_value,
+    summarize,
+)
+from ferrule.errors import SetupError
 
+MAX_LISTED: Final = 20
+_SUMS: Final = ("turns", "calls", "failed_calls", "prevented", "input_tokens", "output_tokens", "cost")
+_BOTH: Final = "tasks a JOIN other.tasks b ON a.id = b.id AND a.offset IS NOT NULL AND b.offset IS NOT NULL"
 BARS: Final = 24
 MAX_ROWS: Final = 50
 _WIDTH, _HEIGHT, _MARGIN = 560, 200, 34
@@ -26,13 +37,140 @@ line { stroke: #bbb; }
 """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchComparison:
+    """What differs between two batches, over the tasks that both have finished."""
+
+    tasks: int
+    only_first: int
+    only_second: int
+    solved: tuple[int, int]
+    gained: list[str]
+    """Tasks that only the second solved; the first of them."""
+    lost: list[str]
+    number_gained: int
+    number_lost: int
+    p_value: float
+    """How likely a difference this large is by chance, if both were equally good (exact sign test)."""
+    sums: dict[str, tuple[float | None, float | None]] = field(default_factory=dict)
+    seconds: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def sentences(self) -> list[str]:
+        lines = [f"{self.tasks:,} tasks are in both (only in A: {self.only_first:,}, only in B: {self.only_second:,})."]
+        if not self.tasks:
+            return lines
+        first, second = self.solved
+        lines.append(
+            f"Solved: {first:,} ({first / self.tasks:.1%}) → {second:,} ({second / self.tasks:.1%}); "
+            f"B gains {self.number_gained:,} and loses {self.number_lost:,} (p = {self.p_value:.2g})."
+        )
+        labels = {
+            "turns": "Steps",
+            "calls": "Calls",
+            "failed_calls": "Failed calls",
+            "prevented": "Repeated failures prevented",
+            "cost": "Cost",
+        }
+        lines += [f"{label}: {_format_change(*self.sums[name])}" for name, label in labels.items()]
+        lines += [f"Seconds per task, {name}: {_format_change(*pair)}" for name, pair in self.seconds.items()]
+        for label, ids, number in (
+            ("Only B solved", self.gained, self.number_gained),
+            ("Only A solved", self.lost, self.number_lost),
+        ):
+            if ids:
+                more = f" and {number - len(ids):,} more" if number > len(ids) else ""
+                lines.append(f"{label}: {', '.join(ids)}{more}")
+        return lines
+
+
+def compare_directories(first: BatchDirectory, second: BatchDirectory) -> BatchComparison:
+    """Compare by task id. Neither batch is held in memory."""
+    first.query("ATTACH DATABASE ? AS other", [str(second.path / INDEX)])
+    try:
+        return _compare(first)
+    finally:
+        first.query("DETACH DATABASE other")
+
+
+def _compare(index: BatchDirectory) -> BatchComparison:
+    conflict = index.query(f"SELECT a.id FROM {_BOTH} WHERE a.digest != b.digest LIMIT 1").fetchone()
+    if conflict is not None:
+        raise SetupError(f"The task {conflict[0]!r} is not the same in both batches, so they cannot be compared.")
+    a_solved, b_solved = "a.state = 'finished'", "b.state = 'finished'"
+    sums = ", ".join(f"SUM(a.{name}), SUM(b.{name})" for name in _SUMS)
+    tasks, first, second, gained, lost, *totals = index.query(
+        f"SELECT COUNT(*), SUM({a_solved}), SUM({b_solved}), SUM(NOT ({a_solved}) AND {b_solved}), "
+        f"SUM({a_solved} AND NOT ({b_solved})), {sums} FROM {_BOTH}"
+    ).fetchone()
+    missing = "SELECT COUNT(*) FROM {} x WHERE offset IS NOT NULL AND id NOT IN (SELECT a.id FROM {})"
+
+    def ids(where: str) -> list[str]:
+        return [row[0] for row in index.query(f"SELECT a.id FROM {_BOTH} WHERE {where} LIMIT {MAX_LISTED}")]
+
+    def seconds(side: str, position: int) -> float:
+        row = index.query(f"SELECT {side}.seconds FROM {_BOTH} ORDER BY 1 LIMIT 1 OFFSET ?", [position]).fetchone()
+        return float(row[0] or 0.0)
+
+    return BatchComparison(
+        tasks=tasks,
+        only_first=index.query(missing.format("main.tasks", _BOTH)).fetchone()[0],
+        only_second=index.query(missing.format("other.tasks", _BOTH)).fetchone()[0],
+        solved=(first or 0, second or 0),
+        gained=ids(f"NOT ({a_solved}) AND {b_solved}"),
+        lost=ids(f"{a_solved} AND NOT ({b_solved})"),
+        number_gained=gained or 0,
+        number_lost=lost or 0,
+        p_value=sign_test(gained or 0, lost or 0),
+        sums={name: (totals[2 * n], totals[2 * n + 1]) for n, name in enumerate(_SUMS)},
+        seconds={
+            name: (seconds("a", int(rank * (tasks - 1))), seconds("b", int(rank * (tasks - 1))))
+            for name, rank in PERCENTILES.items()
+            if tasks
+        },
+    )
+
+
+def sign_test(gained: int, lost: int) -> float:
+    """Return the two-sided probability that tasks with different outcomes are split so unevenly."""
+    number, smaller = gained + lost, min(gained, lost)
+    if not number:
+        return 1.0
+    if number > 500:  # the normal approximation, with continuity correction
+        return float(erfc(max(0.0, abs(gained - lost) - 1) / sqrt(2 * number)))
+    return float(min(1.0, 2 * sum(comb(number, k) for k in range(smaller + 1)) / 2**number))
+
+
+def _format_change(first: float | None, second: float | None) -> str:
+    if first is None or second is None:
+        return "not known for both"
+    change = f" ({(second - first) / first:+.1%})" if first else ""
+    return f"{_format_number(first)} → {_format_number(second)}{change}"
+
+
+def _format_number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+
+
+# The page
+
+
 def build_report(directory: BatchDirectory, other: BatchDirectory | None = None) -> str:
     """Build the page. With another batch, compare the two task by task."""
-    summary = summarize(directory)
+    summary, name = summarize(directory), escape(directory.path.name)
+    solved = summary["states"].get("finished", 0)
+    share = f" ({solved / summary['tasks']:.1%})" if summary["tasks"] else ""
+    comparison = []
+    if other is not None:
+        items = "".join(f"<li>{escape(each)}</li>" for each in compare_directories(directory, other).sentences())
+        names = f"A is {name}, B is {escape(other.path.name)} (orange in the plots)."
+        comparison = [f"<h2>Comparison</h2>\n<p>{names}</p>\n<ul>{items}</ul>"]
     sections = [
-        _heading(directory, summary),
+        f"<h1>Batch {name}</h1>\n<p>{solved:,} of {summary['tasks']:,} tasks have an answer{share}.</p>",
         _summary_table(summary),
-        *([_comparison(directory, other)] if other is not None else []),
+        *comparison,
         "<h2>Distributions</h2>",
         '<div class="plots">',
         *(_histogram(directory, other, column, title) for column, title in _PLOTS.items()),
@@ -43,10 +181,9 @@ def build_report(directory: BatchDirectory, other: BatchDirectory | None = None)
         _task_table(directory, "Tasks without an answer", "state != 'finished'", "offset"),
         _task_table(directory, "Slowest tasks", "seconds IS NOT NULL", "seconds DESC"),
     ]
-    title = escape(f"Batch {directory.path.name}")
     body = "\n".join(filter(None, sections))
     return (
-        f'<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{title}</title>'
+        f'<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"><title>Batch {name}</title>'
         f"<style>{_STYLE}</style></head>\n<body>\n{body}\n</body>\n</html>\n"
     )
 
@@ -58,15 +195,6 @@ _PLOTS: Final = {
     "output_tokens": "Output tokens per task",
     "cost": "Cost per task",
 }
-
-
-def _heading(directory: BatchDirectory, summary: Mapping[str, Any]) -> str:
-    solved = summary["states"].get("finished", 0)
-    share = f" ({solved / summary['tasks']:.1%})" if summary["tasks"] else ""
-    return (
-        f"<h1>Batch {escape(directory.path.name)}</h1>\n<p>{solved:,} of {summary['tasks']:,} tasks have an answer"
-        f"{share}.</p>"
-    )
 
 
 def _summary_table(summary: Mapping[str, Any]) -> str:
@@ -85,13 +213,6 @@ def _summary_table(summary: Mapping[str, Any]) -> str:
     return _table(("", ""), facts.items())
 
 
-def _comparison(directory: BatchDirectory, other: BatchDirectory) -> str:
-    sentences = compare_directories(directory, other).sentences()
-    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
-    names = f"A is {escape(directory.path.name)}, B is {escape(other.path.name)} (orange in the plots)."
-    return f"<h2>Comparison</h2>\n<p>{names}</p>\n<ul>{items}</ul>"
-
-
 def _counts(title: str, counts: Mapping[str, int]) -> str:
     if not counts:
         return ""
@@ -102,17 +223,16 @@ def _task_table(directory: BatchDirectory, title: str, where: str, order: str) -
     rows = directory.list_tasks(where, order, MAX_ROWS)
     if not rows:
         return ""
-    return f"<h2>{title}</h2>\n" + _table(TASK_COLUMNS, [[format_task_value(value) for value in row] for row in rows])
+    return f"<h2>{title}</h2>\n" + _table(TASK_COLUMNS, [map(format_task_value, row.values()) for row in rows])
 
 
 def _table(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in columns) if any(columns) else ""
-    body = "".join("<tr>" + "".join(_cell(str(value)) for value in row) + "</tr>\n" for row in rows)
-    return f"<table>{f'<tr>{head}</tr>' if head else ''}\n{body}</table>"
-
-
-def _cell(text: str) -> str:
-    return f'<td class="n">{escape(text)}</td>' if text[:1].isdigit() else f"<td>{escape(text)}</td>"
+    lines = [f"<table>{f'<tr>{head}</tr>' if head else ''}"]
+    for row in rows:
+        kinds = ((str(value), ' class="n"' if str(value)[:1].isdigit() else "") for value in row)
+        lines.append(f"<tr>{''.join(f'<td{kind}>{escape(text)}</td>' for text, kind in kinds)}</tr>")
+    return "\n".join([*lines, "</table>"])
 
 
 # Plots

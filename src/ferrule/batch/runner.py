@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
+from ferrule.batch.backends import BatchBackend
 from ferrule.batch.directory import BatchDirectory
-from ferrule.batch.local import BatchBackend
 from ferrule.batch.tasks import BatchTask
 from ferrule.batch.waiting_model import BatchInterrupted, WaitingModel
 from ferrule.errors import SetupError
@@ -112,7 +112,12 @@ class Batch:
     async def run(self, tasks: Iterable[BatchTask], *, total: int | None = None) -> BatchResult:
         """Work through the tasks that are not finished yet."""
         self.progress.total = total
-        self._prepare_budget()
+        self.progress.cost = self._directory.total_cost
+        if self._model is not None:
+            self._model.on_interrupt = self.interrupt
+            self._model.cost = self.progress.cost
+            self._model.max_cost = self._budget
+        self._stop_without_budget()
         watcher = asyncio.create_task(self._report_regularly())
         try:
             async for task, may_exist in self._take_tasks(tasks):
@@ -121,7 +126,10 @@ class Batch:
                     await self._wake.wait()
                 if self._stop_reason:
                     break
-                self._start(task, may_exist=may_exist)
+                name = f"ferrule-batch-{task.id}"
+                running = asyncio.create_task(self._run_task(task, may_exist=may_exist), name=name)
+                self._running.add(running)
+                running.add_done_callback(self._on_task_done)
             await self._wait_for_running()
         except BaseException:
             self.interrupt("stopped by an error")
@@ -140,14 +148,9 @@ class Batch:
 
     # Steps
 
-    def _prepare_budget(self) -> None:
-        self.progress.cost = self._directory.total_cost
-        if self._model is not None:
-            self._model.on_interrupt = self.interrupt
-            self._model.cost = self.progress.cost
-            self._model.max_cost = self._budget
+    def _stop_without_budget(self) -> None:
         if self._budget is not None and self.progress.cost >= self._budget:
-            self.stop(f"the budget of {self._budget:g} is spent")
+            self.interrupt(f"the budget of {self._budget:g} is spent")
 
     async def _take_tasks(self, tasks: Iterable[BatchTask]) -> AsyncIterator[tuple[BatchTask, bool]]:
         """Yield unfinished tasks, each with whether an earlier process may have started it."""
@@ -161,11 +164,6 @@ class Batch:
             self.progress.duplicates += duplicates
             for entry in open_tasks:
                 yield entry
-
-    def _start(self, task: BatchTask, *, may_exist: bool) -> None:
-        running = asyncio.create_task(self._run_task(task, may_exist=may_exist), name=f"ferrule-batch-{task.id}")
-        self._running.add(running)
-        running.add_done_callback(self._on_task_done)
 
     def _on_task_done(self, running: asyncio.Task[None]) -> None:
         self._running.discard(running)
@@ -182,21 +180,17 @@ class Batch:
             self.interrupt(str(error))
             return
         self._directory.append(trajectory)
-        self._count(trajectory)
-
-    async def _wait_for_running(self) -> None:
-        while self._running:
-            await asyncio.wait(set(self._running))
-
-    def _count(self, trajectory: dict[str, Any]) -> None:
         progress = self.progress
         progress.finished += 1
         progress.states[trajectory["state"]] += 1
         if trajectory.get("failure"):
             progress.failures[trajectory["failure"]] += 1
         progress.cost += trajectory.get("cost") or 0.0
-        if self._budget is not None and progress.cost >= self._budget:
-            self.interrupt(f"the budget of {self._budget:g} is spent")
+        self._stop_without_budget()
+
+    async def _wait_for_running(self) -> None:
+        while self._running:
+            await asyncio.wait(set(self._running))
 
     async def _report_regularly(self) -> None:
         while True:

@@ -48,6 +48,10 @@ def build_trajectory(
     messages = answer.messages
     records = sorted(records, key=lambda record: (record.started_at, record.record_id))
     calls = [_describe_call(record, permissions, engine.registry) for record in records]
+    definitions: dict[bytes, Schema] = {}  # each that the model was shown, once
+    for entry in trace.requests:
+        for schema in entry.request.tools:
+            definitions.setdefault(orjson.dumps(schema, option=orjson.OPT_SORT_KEYS), schema)
     price = engine.costs.find_model_price(model)
     model_cost = None if price is None else price.cost_of(answer.usage)
     return {
@@ -57,7 +61,7 @@ def build_trajectory(
         "reason": answer.reason,
         "failure": _failure_class(answer, trace),
         "messages": messages,
-        "tools": _collect_tools(trace.requests),
+        "tools": list(definitions.values()),
         "usage": asdict(answer.usage),
         "cost": None if model_cost is None else model_cost + sum(call["cost"] for call in calls),
         "currency": engine.costs.prices.currency,
@@ -121,15 +125,6 @@ def _failure_class(answer: AgentAnswer[Any], trace: TaskTrace) -> str | None:
     if "(limit " in answer.reason:
         return "limit"
     return trace.failure or answer.state.value
-
-
-def _collect_tools(requests: Sequence[RequestTrace]) -> list[Schema]:
-    """Collect each definition of a tool that the model was shown once."""
-    definitions: dict[bytes, Schema] = {}
-    for entry in requests:
-        for schema in entry.request.tools:
-            definitions.setdefault(orjson.dumps(schema, option=orjson.OPT_SORT_KEYS), schema)
-    return list(definitions.values())
 
 
 def _describe_request(entry: RequestTrace, messages: Sequence[Message], price: ModelPrice | None) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """`ferrule`: tools from a terminal."""
 
+import gc
 import sys
 
 from ferrule import __version__
@@ -10,6 +11,8 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         _print_version()
         return
+    # Nothing of what a start makes is garbage, and to look for some takes a seventh of it. Long commands set this back.
+    gc.set_threshold(200_000)
     from ferrule.cli.app import main as run_command
 
     run_command()

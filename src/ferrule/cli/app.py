@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import sys
+from copy import copy
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -21,16 +22,14 @@ from ferrule.cli.terminal import PlainFormatter, WarningFormatter, exit_without_
 from ferrule.errors import FerruleError, text_with_notes
 
 EXIT_USAGE: Final = 2
+_NEXT_WORD: Final = "ferrule.next_word"
 COMMANDS: Final = {
     "ask": ("ask:ask", "Ask a question, or have something done."),
     "chat": ("ask:chat", "Chat with a model that can use tools."),
     "call": ("tools:call", "Call a tool."),
     "tools": ("tools:tools_app", "List, show, search and check tools."),
     "init": ("project:init", "Create a project with example tools."),
-    "serve": (
-        "serve:serve",
-        "Serve tools and the agent over HTTP and MCP.",
-    ),
+    "serve": ("serve:serve", "Serve tools and the agent over HTTP and MCP."),
     "mcp": ("mcp_trust:mcp_app", "Use the tools of MCP servers."),
     "openapi": ("openapi:openapi_app", "Use web APIs that have an OpenAPI document."),
     "skills": ("tools:skills_app", "See and check the skills of a project."),
@@ -51,11 +50,8 @@ COMMANDS: Final = {
     ),
     "batch": ("batch:batch_app", "Run many tasks, each exactly once, and look at their trajectories."),
     "eval": ("models:evaluate", "Run a suite of tasks with checks, and print how many pass, with 95 % intervals."),
-    "tasks": ("runs:tasks_app", "Make tasks for batches."),
-    "simulate": (
-        "approvals:simulate_history",
-        "Replay recorded calls under another policy.",
-    ),
+    "tasks": ("batch:tasks_app", "Make tasks for batches."),
+    "simulate": ("approvals:simulate_history", "Replay recorded calls under another policy."),
     "artifacts": ("records:artifacts_app", "Read results that are too long for a model."),
     "store": ("records:store_app", "Copy and check the store; delete what is old."),
     "doctor": ("project:doctor", "Check that everything works."),
@@ -97,6 +93,7 @@ class _Commands(TyperGroup):
         if server is not None and name in COMMANDS and name not in COMMANDS_OF_SERVERS:
             names = ", ".join(COMMANDS_OF_SERVERS)
             self._refuse(f"{name!r} works without --server only. With it there are: {names}.")
+        ctx.meta[_NEXT_WORD] = args[1] if len(args) > 1 else None
         return super().resolve_command(ctx, args)
 
     def _refuse(self, message: str) -> NoReturn:
@@ -106,7 +103,7 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if self._lists_summaries or cmd_name not in COMMANDS:
             return self.commands.get(cmd_name)
-        return _import_command(cmd_name)
+        return _import_command(cmd_name, None if ctx is None else ctx.meta.get(_NEXT_WORD))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         self._lists_summaries = True
@@ -117,10 +114,15 @@ class _Commands(TyperGroup):
 
 
 @cache
-def _import_command(name: str) -> Any:
+def _import_command(name: str, next_word: str | None) -> Any:
+    """Import a command. Of a group, only the command that the next word names is built, because that takes time."""
     module, _, attribute = COMMANDS[name][0].partition(":")
     command = getattr(import_module(f"ferrule.cli.{module}"), attribute)
     if isinstance(command, typer.Typer):
+        commands = command.registered_commands
+        named = [each for each in commands if next_word == (each.name or getattr(each.callback, "__name__", ""))]
+        command = copy(command)
+        command.registered_commands = named or commands
         group = typer.main.get_group(command)
         group.name = name
         return group

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
@@ -11,23 +10,23 @@ from typing import Annotated, Any, get_args
 import typer
 
 from ferrule.cli import printing
-from ferrule.cli.client import FerruleClient, client_of
+from ferrule.cli.client import client_of
 from ferrule.cli.session import (
+    EXIT_CODES,
     ArgumentPairs,
     AsJson,
     MaxCount,
     Session,
     ToolName,
-    exit_on_denial,
     fail,
     parse_arguments,
     parse_since,
     run,
 )
-from ferrule.cli.terminal import echo, indent_lines, print_error, show_control_characters
+from ferrule.cli.terminal import indent_lines, print_error, show_control_characters
 from ferrule.core.content import as_text
 from ferrule.core.permission import Decision, Principal, PrincipalKind
-from ferrule.errors import CallError, SetupError
+from ferrule.errors import APPROVAL_REQUIRED, PERMISSION_DENIED, CallError, SetupError
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.policy.approvals import Approval, ApprovalRequest, ApprovalState, explain_state
 from ferrule.policy.policy import find_rules_without_tools
@@ -57,7 +56,7 @@ def list_approvals(
     requests, count = client_of(context).list_approvals(selected, limit)
     if count > len(requests):
         print_error(f"ferrule: {count - len(requests):,} more are not shown. Show them with: --limit {count}")
-    columns: dict[str, str | Callable[[ApprovalRequest], object]] = {
+    columns: printing.Columns = {
         "approval": lambda request: request.approval_id,
         "since": lambda request: f"{datetime.fromtimestamp(request.created_at):%Y-%m-%d %H:%M}",
         "state": lambda request: request.state,
@@ -86,20 +85,20 @@ def approve(
     as_json: AsJson = False,
 ) -> None:
     """Allow a call, as it is or with other arguments. It is made when its run continues or its caller repeats it."""
-    edits = parse_arguments(arguments or (), None)
-    _decide_request(client_of(context), approval_id, reason, edits, allowed=True, as_json=as_json)
+    _decide_request(context, approval_id, reason, parse_arguments(arguments), allowed=True, as_json=as_json)
 
 
 @approvals_app.command("deny")
 def deny(context: typer.Context, approval_id: ApprovalId, reason: Reason = "", as_json: AsJson = False) -> None:
     """Refuse a call, or take back an approval that was not used yet."""
-    _decide_request(client_of(context), approval_id, reason, {}, allowed=False, as_json=as_json)
+    _decide_request(context, approval_id, reason, {}, allowed=False, as_json=as_json)
 
 
 def _decide_request(
-    client: FerruleClient, approval_id: str, reason: str, edits: dict[str, Any], *, allowed: bool, as_json: bool
+    context: typer.Context, approval_id: str, reason: str, edits: dict[str, Any], *, allowed: bool, as_json: bool
 ) -> None:
     """Record a decision, and print what follows; `edits` replace arguments of the request."""
+    client = client_of(context)
     request = client.find_approval(approval_id)
     arguments = {**request.arguments, **edits} if edits else None
     decision = Approval(allowed=allowed, arguments=arguments, reason=reason)
@@ -126,19 +125,19 @@ def explain_policy(
         roles=frozenset(roles or ()),
         tenant=tenant,
     )
-    decision, sentence = run(_decide(context.obj, name, parse_arguments(arguments or (), None) or None, principal))
-    if as_json:
-        printing.print_json({"tool": name, "principal": principal.label, **asdict(decision)})
-    else:
-        echo(f"{decision.verdict}: a call of {name} by {principal.label}")
-        echo(f"rule: {decision.rule or 'none matches, so the default decides'}")
-        if decision.reason:
-            echo(f"why: {indent_lines(decision.reason)}")
-        if sentence:
-            echo(sentence)
-        if decision.depends_on_arguments and not arguments:
-            echo("It depends on the arguments: add them to the command to see what applies to one call.")
-    exit_on_denial(decision.verdict)
+    decision, sentence = run(_decide(context.obj, name, parse_arguments(arguments) or None, principal))
+    lines = [f"{decision.verdict}: a call of {name} by {principal.label}"]
+    lines.append(f"rule: {decision.rule or 'none matches, so the default decides'}")
+    if decision.reason:
+        lines.append(f"why: {indent_lines(decision.reason)}")
+    if sentence:
+        lines.append(sentence)
+    if decision.depends_on_arguments and not arguments:
+        lines.append("It depends on the arguments: add them to the command to see what applies to one call.")
+    described = {"tool": name, "principal": principal.label, **asdict(decision)}
+    printing.print_outcome(described, *lines, as_json=as_json)
+    if decision.verdict != "allow":  # so that scripts can test it
+        raise typer.Exit(EXIT_CODES[PERMISSION_DENIED if decision.verdict == "deny" else APPROVAL_REQUIRED])
 
 
 async def _decide(
@@ -175,9 +174,6 @@ def _call_name(request: ApprovalRequest) -> str:
 
 
 def _print_request(request: ApprovalRequest, *, as_json: bool) -> None:
-    if as_json:
-        printing.print_json(_describe_request(request))
-        return
     lines = [f"{_call_name(request)} {as_text(request.arguments)}"]
     if request.edited_arguments is not None:
         lines.append(f"with other arguments: {as_text(request.edited_arguments)}")
@@ -186,16 +182,17 @@ def _print_request(request: ApprovalRequest, *, as_json: bool) -> None:
     lines.append(f"why it asks: {request.reason}")
     lines += request.describe_origins()
     lines.append(f"state: {explain_state(request)}")
-    for line in lines:  # what a model or tool wrote may look like another line, also where the output is piped
-        echo(show_control_characters(indent_lines(line)))
     if request.state == "pending":
-        echo(f"Decide with: ferrule approvals approve {request.approval_id}   (or deny)")
+        lines.append(f"Decide with: ferrule approvals approve {request.approval_id}   (or deny)")
     elif request.state == "approved" and is_in_run:
-        echo(f"A server continues the run automatically. Without one: ferrule runs resume {request.run_id}")
+        lines.append(f"A server continues the run automatically. Without one: ferrule runs resume {request.run_id}")
     elif request.state == "approved" and request.is_of_client:
-        echo(f"It is made when {request.principal} makes the same call again.")
+        lines.append(f"It is made when {request.principal} makes the same call again.")
     elif request.state == "approved":
-        echo(f"Make the call with: ferrule call --approval {request.approval_id} {_call_name(request)} …")
+        lines.append(f"Make the call with: ferrule call --approval {request.approval_id} {_call_name(request)} …")
+    # What a model or tool wrote may look like another line, also where the output is piped.
+    lines = [show_control_characters(indent_lines(line)) for line in lines]
+    printing.print_outcome(_describe_request(request), *lines, as_json=as_json)
 
 
 def simulate_history(
@@ -221,8 +218,4 @@ def simulate_history(
             return await simulate(engine.store, engine.registry, baseline, candidate, since=parse_since(since))
 
     result = run(command())
-    if as_json:
-        printing.print_json(result.to_dict())
-        return
-    for line in result.sentences():
-        echo(line)
+    printing.print_outcome(result.to_dict(), *result.sentences(), as_json=as_json)

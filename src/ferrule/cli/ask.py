@@ -342,12 +342,13 @@ class ChatSession:
         word, _, rest = line.partition(" ")
         if word == "/quit":
             raise EOFError
-        command = {
-            "/tools": self._list_tools,
-            "/history": self._show_history,
-        }.get(word)
-        if command is not None:
-            command()
+        if word == "/tools":
+            engine = self._library.engine
+            printing.print_tools(describe_tools(engine, sorted(engine.registry, key=lambda tool: tool.id)))
+        elif word == "/history":
+            for message in self._history:
+                if message["role"] in ("user", "assistant") and message.get("content"):
+                    echo(f"{message['role']}: {message['content']}")
         elif word == "/new":
             self._history = []
             print_error("A new conversation.")
@@ -392,15 +393,6 @@ class ChatSession:
             return
         view.finish(answer.text)
         self._history = answer.messages
-
-    def _list_tools(self) -> None:
-        engine = self._library.engine
-        printing.print_tools(describe_tools(engine, sorted(engine.registry, key=lambda tool: tool.id)))
-
-    def _show_history(self) -> None:
-        for message in self._history:
-            if message["role"] in ("user", "assistant") and message.get("content"):
-                echo(f"{message['role']}: {message['content']}")
 
     def _change_model(self, name: str) -> None:
         if name:

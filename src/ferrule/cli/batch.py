@@ -1,4 +1,4 @@
-"""`ferrule batch`: run many tasks, here or with workers on the nodes of a cluster, and look at their trajectories."""
+"""`ferrule batch` and `tasks`: run many tasks, here or on the nodes of a cluster, and look at their trajectories."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from ferrule.agent import AgentState
 from ferrule.batch import BatchBackend, ClusterBackend, LocalBackend, WaitingModel
-from ferrule.batch.compare import compare_directories
+from ferrule.batch.backends import BATCH_PRIORITY
 from ferrule.batch.directory import TASK_COLUMNS, BatchDirectory, format_task_value, summarize
 from ferrule.batch.formats import FORMATS, convert
-from ferrule.batch.local import BATCH_PRIORITY
-from ferrule.batch.report import build_report
+from ferrule.batch.report import build_report, compare_directories
 from ferrule.batch.runner import Batch, BatchProgress, BatchResult
-from ferrule.batch.tasks import check_tasks, read_tasks
+from ferrule.batch.tasks import check_tasks, read_tasks, read_tasks_from_runs
 from ferrule.cli import printing
 from ferrule.cli.ask import build_limits, check_tools_exist, select_model
 from ferrule.cli.session import (
@@ -38,19 +38,24 @@ from ferrule.cli.session import (
     fail,
     open_output,
     parse_pairs,
+    parse_since,
     run,
+    run_with_store,
 )
 from ferrule.cli.terminal import echo, print_error
 from ferrule.cluster import ClusterExecutor, connect, disconnect
 from ferrule.config import FerruleConfig
 from ferrule.core.names import did_you_mean
 from ferrule.core.prices import ModelPrice
+from ferrule.engine import ToolEngine
 from ferrule.errors import SetupError
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.models.keys import StoredKeys
+from ferrule.store import ToolKnowledgeStore
 from ferrule.texts.shorten import single_line
 
 batch_app = typer.Typer(help="Run many tasks, each exactly once, and look at their trajectories.", no_args_is_help=True)
+tasks_app = typer.Typer(help="Make tasks for batches.", no_args_is_help=True)
 
 BatchFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the batch.")]
 
@@ -116,7 +121,7 @@ def run_batch(
                 f'[prices.models."{waiting_model.name}"] with input and output, the prices of a million tokens.'
             )
         backends = (
-            open_local_backend(session, config, settings, waiting_model)
+            open_local_backend(session.engine(is_long=True), config, settings, waiting_model)
             if on == LOCAL
             else open_cluster_backend(
                 session,
@@ -145,8 +150,14 @@ def run_batch(
                 return await batch.run(read_tasks(tasks), total=total)
 
     result = run(command())
-    _print_result(result, out, as_json=as_json)
+    lines = [format_progress(result.progress)]
+    if not result.stopped:
+        folder = shlex.quote(str(out))
+        lines.append(f"All tasks are done: {out}/trajectories.jsonl. Next: ferrule batch report {folder}")
+    printing.print_outcome(result.summary, *lines, as_json=as_json)
     if result.stopped:
+        again = " ".join(map(shlex.quote, ["ferrule", *sys.argv[1:]]))
+        print_error(f"ferrule: Stopped: {result.stopped}. Every finished task is stored. Continue with: {again}")
         raise typer.Exit(130 if result.stopped.startswith("Ctrl-C") else EXIT_STOPPED)
 
 
@@ -155,22 +166,21 @@ def summarize_batch(folder: BatchFolder, as_json: AsJson = False) -> None:
     """Print the totals of a batch."""
     with BatchDirectory.open_existing(folder) as directory:
         summary = summarize(directory)
-    if as_json:
-        printing.print_json(summary)
-        return
     usage, seconds = summary["usage"], summary["seconds"]
     states = ", ".join(f"{state} {number:,}" for state, number in summary["states"].items())
-    echo(f"tasks: {summary['tasks']:,} ({states or 'none yet'})")
+    lines = [f"tasks: {summary['tasks']:,} ({states or 'none yet'})"]
     if summary["failures"]:
-        echo("without an answer: " + ", ".join(f"{kind} {number:,}" for kind, number in summary["failures"].items()))
-    echo(
+        failures = ", ".join(f"{kind} {number:,}" for kind, number in summary["failures"].items())
+        lines.append(f"without an answer: {failures}")
+    lines.append(
         f"turns: {summary['turns']:,}   calls: {summary['calls']:,}, of which {summary['failed_calls']:,} failed; "
         f"{summary['repeated_failures_prevented']:,} repeated failures prevented"
     )
     cost = "no prices are configured" if summary["cost"] is None else f"{summary['cost']:.6g}"
-    echo(f"tokens: {usage['input_tokens']:,} in, {usage['output_tokens']:,} out   cost: {cost}")
+    lines.append(f"tokens: {usage['input_tokens']:,} in, {usage['output_tokens']:,} out   cost: {cost}")
     if seconds["p50"] is not None:
-        echo("seconds per task: " + ", ".join(f"{name} {value:.3g}" for name, value in seconds.items()))
+        lines.append("seconds per task: " + ", ".join(f"{name} {value:.3g}" for name, value in seconds.items()))
+    printing.print_outcome(summary, *lines, as_json=as_json)
 
 
 @batch_app.command("show")
@@ -182,10 +192,25 @@ def show_trajectory(
     as_json: AsJson = False,
 ) -> None:
     """Show the trajectory of a task, or list the tasks."""
-    if task_id is None:
-        _list_tasks(folder, failed=failed, limit=limit, as_json=as_json)
-    else:
-        _show_trajectory(folder, task_id, as_json=as_json)
+    with BatchDirectory.open_existing(folder) as directory:
+        if task_id is None:
+            tasks = directory.list_tasks("state != 'finished'" if failed else "TRUE", "offset", limit)
+            titles = ("task", "state", "reason", "turns", "calls", "cost", "seconds")
+            columns: printing.Columns = {
+                title: lambda task, name=name: format_task_value(task[name])  # type: ignore[misc]
+                for title, name in zip(titles, TASK_COLUMNS, strict=True)
+            }
+            printing.print_list(tasks, columns, as_json=as_json, empty="No task matches.", cut=(0,))
+            return
+        trajectory = directory.find(task_id)
+    if trajectory is None:
+        fail(f"{folder} has no trajectory of the task {task_id!r}. List them: ferrule batch show {folder}", code=1)
+    if as_json:
+        printing.print_json(trajectory)
+        return
+    printing.print_messages(trajectory["messages"])
+    reason = f" ({single_line(trajectory['reason'])})" if trajectory.get("reason") else ""
+    echo(f"task {task_id}: {trajectory['state']}{reason}")
 
 
 @batch_app.command("export")
@@ -220,11 +245,7 @@ def compare_batches(
     """Compare two batches task by task: solved, steps, repeated failures prevented, cost, time."""
     with BatchDirectory.open_existing(first) as a, BatchDirectory.open_existing(second) as b:
         comparison = compare_directories(a, b)
-    if as_json:
-        printing.print_json(comparison.to_dict())
-        return
-    for line in comparison.sentences():
-        echo(line)
+    printing.print_outcome(comparison.to_dict(), *comparison.sentences(), as_json=as_json)
 
 
 @batch_app.command("report")
@@ -245,6 +266,32 @@ def report_batch(
     with open_output(path) as file:
         file.write(page)
     echo(f"Written: {path}")
+
+
+@tasks_app.command("from-runs")
+def tasks_from_runs(
+    context: typer.Context,
+    output: Output = None,
+    since: Annotated[str | None, typer.Option("--since", help="Only runs since: 10m, 2h, 7d, or a date.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Also runs without an answer.")] = False,
+) -> None:
+    """Make tasks from recorded runs: what was asked, with which tools, and how it ended. Equal questions count once."""
+    start = parse_since(since)
+    states = frozenset(state.value for state in AgentState) if everything else frozenset({"finished"})
+
+    async def write(store: ToolKnowledgeStore) -> int:
+        number = 0
+        with open_output(output) as file:
+            async for task in read_tasks_from_runs(
+                store, states=states, since=0.0 if start is None else start.timestamp()
+            ):
+                file.write(json.dumps(task.to_dict(), ensure_ascii=False) + "\n")
+                number += 1
+        return number
+
+    number = run_with_store(context.obj, write)
+    if output is not None:
+        echo(f"{printing.format_count(number, 'task')} written to {output}.")
 
 
 PRINT_INTERVAL = 10.0
@@ -322,46 +369,6 @@ def format_seconds(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
 
 
-def _print_result(result: BatchResult, out: Path, *, as_json: bool) -> None:
-    if as_json:
-        printing.print_json(result.summary)
-        return
-    echo(format_progress(result.progress))
-    if result.stopped:
-        again = " ".join(map(shlex.quote, ["ferrule", *sys.argv[1:]]))
-        print_error(f"ferrule: Stopped: {result.stopped}. Every finished task is stored. Continue with: {again}")
-    else:
-        echo(f"All tasks are done: {out}/trajectories.jsonl. Next: ferrule batch report {shlex.quote(str(out))}")
-
-
-# Looking at a batch
-
-
-def _list_tasks(folder: Path, *, failed: bool, limit: int, as_json: bool) -> None:
-    with BatchDirectory.open_existing(folder) as directory:
-        rows = directory.list_tasks("state != 'finished'" if failed else "TRUE", "offset", limit)
-    titles = ("task", "state", "reason", "turns", "calls", "cost", "seconds")
-    columns: printing.Columns = {
-        title: lambda task, name=name: format_task_value(task[name])  # type: ignore[misc]
-        for title, name in zip(titles, TASK_COLUMNS, strict=True)
-    }
-    tasks = [dict(zip(TASK_COLUMNS, row, strict=True)) for row in rows]
-    printing.print_list(tasks, columns, as_json=as_json, empty="No task matches.", cut=(0,))
-
-
-def _show_trajectory(folder: Path, task_id: str, *, as_json: bool) -> None:
-    with BatchDirectory.open_existing(folder) as directory:
-        trajectory = directory.find(task_id)
-    if trajectory is None:
-        fail(f"{folder} has no trajectory of the task {task_id!r}. List them: ferrule batch show {folder}", code=1)
-    if as_json:
-        printing.print_json(trajectory)
-        return
-    printing.print_messages(trajectory["messages"])
-    reason = f" ({single_line(trajectory['reason'])})" if trajectory.get("reason") else ""
-    echo(f"task {task_id}: {trajectory['state']}{reason}")
-
-
 logger = logging.getLogger("ferrule.batch")
 
 LOCAL, RAY = "local", "ray"
@@ -386,32 +393,23 @@ def build_model(config: FerruleConfig, settings: TaskSettings) -> tuple[WaitingM
     return WaitingModel(chosen, patience=settings.patience, price=price), price
 
 
-def build_backend(
-    config: FerruleConfig, library: UnifiedToolLibrary, settings: TaskSettings, model: WaitingModel
-) -> LocalBackend:
-    check_tools_exist(settings.tools, library)
-    library.engine.concurrency.yield_to_others()
-    price = config.price_list.find_model_price(model.name)
-    return LocalBackend(
-        library,
-        model,
-        instructions=config.agent.instructions,
-        tools=settings.tools if settings.tools is not None else config.agent.tools,
-        core_tools=config.agent.core_tools,
-        limits=build_limits(config.agent, price, settings.limits, priority=BATCH_PRIORITY),
-    )
-
-
-# In this process
-
-
 @asynccontextmanager
 async def open_local_backend(
-    session: Session, config: FerruleConfig, settings: TaskSettings, model: WaitingModel
-) -> AsyncIterator[BatchBackend]:
-    engine = session.engine(is_long=True)
+    engine: ToolEngine, config: FerruleConfig, settings: TaskSettings, model: WaitingModel
+) -> AsyncIterator[LocalBackend]:
+    """Open the back end of this process, here or on a node, with the engine of the project."""
+    price = config.price_list.find_model_price(model.name)
     async with UnifiedToolLibrary(engine=engine, hub=config.hub) as library:
-        backend = build_backend(config, library, settings, model)
+        check_tools_exist(settings.tools, library)
+        library.engine.concurrency.yield_to_others()
+        backend = LocalBackend(
+            library,
+            model,
+            instructions=config.agent.instructions,
+            tools=settings.tools if settings.tools is not None else config.agent.tools,
+            core_tools=config.agent.core_tools,
+            limits=build_limits(config.agent, price, settings.limits, priority=BATCH_PRIORITY),
+        )
         try:
             yield backend
         finally:
@@ -440,6 +438,7 @@ class NodeProject:
     model_name: str
     """Of the model that the command chose: a node where another one would be chosen is not used."""
     variables: Mapping[str, str]
+    """Keys and settings of the command, in memory only."""
     is_sent_along: bool
     """Whether the project's folder is the working directory of the worker."""
     store_folder: tuple[str, int, int] | None
@@ -469,7 +468,14 @@ async def open_cluster_backend(
             config=dataclasses.replace(config, root=config.root.absolute()),
             settings=settings,
             model_name=model.name,
-            variables=_collect_variables(section.environment),
+            variables={
+                **StoredKeys().get_all(),
+                **{
+                    name: value
+                    for name, value in os.environ.items()
+                    if name in section.environment or name.startswith("FERRULE_") or name.endswith(FORWARDED_VARIABLES)
+                },
+            },
             is_sent_along="working_dir" in runtime_env,
             store_folder=None if store_file is None else identify_folder(store_file.parent),
         )
@@ -488,17 +494,6 @@ async def open_cluster_backend(
             await backend.aclose()
     finally:
         await asyncio.to_thread(disconnect)
-
-
-def _collect_variables(names: list[str]) -> dict[str, str]:
-    """Collect the keys and settings that a worker gets, in memory only."""
-    stored = StoredKeys().get_all()
-    found_here = {
-        name: value
-        for name, value in os.environ.items()
-        if name in names or name.startswith("FERRULE_") or name.endswith(FORWARDED_VARIABLES)
-    }
-    return {**stored, **found_here}
 
 
 def identify_folder(folder: Path) -> tuple[str, int, int]:
@@ -526,22 +521,18 @@ async def open_node_backend(project: NodeProject) -> AsyncIterator[LocalBackend]
     with tempfile.TemporaryDirectory(prefix="ferrule-batch-", ignore_cleanup_errors=True) as folder:
         store = config.store.model_copy(update={"url": _find_reachable_store(project, folder)})
         config = dataclasses.replace(config, root=root, store=store)
+        model, _ = build_model(config, project.settings)
+        if model.name != project.model_name:
+            raise SetupError(
+                f"The node {os.uname().nodename} would use the model {model.name!r}, not {project.model_name!r}. "
+                "Name the model with --model, and give the nodes what it needs."
+            )
         engine = config.engine()
         engine.register_executor("cluster", ClusterExecutor())
-        async with UnifiedToolLibrary(engine=engine, hub=config.hub) as library:
+        async with open_local_backend(engine, config, project.settings, model) as backend:
             for error in engine.load_errors:
                 logger.warning("not loaded: %s", error)
-            model, _ = build_model(config, project.settings)
-            if model.name != project.model_name:
-                raise SetupError(
-                    f"The node {os.uname().nodename} would use the model {model.name!r}, not {project.model_name!r}. "
-                    "Name the model with --model, and give the nodes what it needs."
-                )
-            backend = build_backend(config, library, project.settings, model)
-            try:
-                yield backend
-            finally:
-                await backend.aclose()
+            yield backend
 
 
 def _find_reachable_store(project: NodeProject, own_folder: str) -> str | None:

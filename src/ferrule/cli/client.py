@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 import typer
 
-from ferrule.cli.printing import describe_run, describe_tool, print_json, print_tool
+from ferrule.cli.printing import describe_tool, format_time, print_json, print_tool
 from ferrule.cli.session import EXIT_STOPPED, EXIT_WAITING, Session, fail, run, run_with_store
 from ferrule.cli.terminal import ProgressLine, echo, print_error, terminal_elicitation
 from ferrule.core.call import ToolExecutionContext, ToolExecutionResult
@@ -27,6 +27,8 @@ from ferrule.store import ToolKnowledgeStore
 
 if TYPE_CHECKING:
     import httpx
+
+    from ferrule.agent.run import Run
 
 MIN_ID_LENGTH = 4
 TOKEN_VARIABLE: Final = "FERRULE_TOKEN"
@@ -72,37 +74,7 @@ class CallOutcome(NamedTuple):
     """The content of the artifact, if the result was too long for a model."""
 
 
-class FerruleClient(Protocol):
-    """The tools, calls, runs and approvals of a project, here or on a server. Lists have JSON values."""
-
-    def call(self, name: str, values: dict[str, Any], options: CallOptions) -> CallOutcome: ...
-
-    def ask(self, question: str | None, options: AskOptions) -> None:
-        """Print the answer to a question as it arrives, or the answer of a run that is resumed."""
-        ...
-
-    def list_tools(self) -> list[dict[str, Any]]: ...
-
-    def search_tools(self, text: str) -> list[dict[str, Any]]: ...
-
-    def show_tool(self, name: str, *, as_json: bool) -> None: ...
-
-    def list_calls(self, limit: int, **filters: Any) -> list[dict[str, Any]]: ...
-
-    def list_runs(self, limit: int) -> list[dict[str, Any]]: ...
-
-    def find_run(self, run_id: str) -> dict[str, Any]: ...
-
-    def list_approvals(self, state: Any, limit: int) -> tuple[list[ApprovalRequest], int]:
-        """List requests, and say how many match."""
-        ...
-
-    def find_approval(self, approval_id: str) -> ApprovalRequest: ...
-
-    def decide(self, approval_id: str, approval: Approval) -> ApprovalRequest: ...
-
-
-def client_of(context: typer.Context, *, local_only: Sequence[str] = ()) -> FerruleClient:
+def client_of(context: typer.Context, *, local_only: Sequence[str] = ()) -> LocalClient | RemoteClient:
     """Return the client of a command. With a server, options that work on this machine only are refused."""
     session: Session = context.obj
     if session.server is None:
@@ -136,6 +108,7 @@ class LocalClient:
         return run(command())
 
     def ask(self, question: str | None, options: AskOptions) -> None:
+        """Print the answer to a question as it arrives, or the answer of a run that is resumed."""
         from ferrule.cli.ask import run_question
 
         run_question(self._session, question, options)
@@ -164,8 +137,7 @@ class LocalClient:
         async def command() -> None:
             async with self._session.listing_engine() as engine:
                 await engine.wait_for_pins()
-                tools = engine.registry.candidates(name) or [engine.registry.find_tool(name)]
-                for tool in tools:
+                for tool in engine.registry.candidates(name) or [engine.registry.find_tool(name)]:
                     if as_json:
                         print_json(describe_tools(engine, [tool])[0])
                     else:
@@ -199,6 +171,7 @@ class LocalClient:
         return run_with_store(self._session, read)
 
     def list_approvals(self, state: Any, limit: int) -> tuple[list[ApprovalRequest], int]:
+        """List requests, and say how many match."""
         return run_with_store(self._session, lambda store: Approvals(store).list_and_count(state=state, limit=limit))
 
     def find_approval(self, approval_id: str) -> ApprovalRequest:
@@ -206,6 +179,20 @@ class LocalClient:
 
     def decide(self, approval_id: str, approval: Approval) -> ApprovalRequest:
         return run_with_store(self._session, lambda store: Approvals(store).record_decision(approval_id, approval))
+
+
+def describe_run(run: Run, written_at: float | None) -> dict[str, Any]:
+    """Describe a run for lists and JSON."""
+    return {
+        "run_id": run.id,
+        "at": format_time(written_at),
+        "state": run.state.value,
+        "task": run.task,
+        "turns": run.turns,
+        "calls": len(run.steps),
+        "text": run.text,
+        "reason": run.reason,
+    }
 
 
 def describe_tools(engine: ToolEngine, tools: Sequence[Tool]) -> list[dict[str, Any]]:
@@ -273,8 +260,7 @@ class RemoteClient:
         return [{**tool, "unavailable": tool["needs"]} for tool in self._get("/v1/tools")["tools"]]
 
     def search_tools(self, text: str) -> list[dict[str, Any]]:
-        tools: list[dict[str, Any]] = self._get("/v1/tools", query=text, limit=20)["tools"]
-        return tools
+        return list(self._get("/v1/tools", query=text, limit=20)["tools"])
 
     def show_tool(self, name: str, *, as_json: bool) -> None:
         """Print a tool as JSON in any case."""
@@ -285,16 +271,13 @@ class RemoteClient:
         since = filters.pop("since", None)
         filters["since"] = since.isoformat() if isinstance(since, datetime) else None
         filters["tool"] = filters.pop("tool_name", None)
-        calls: list[dict[str, Any]] = self._get("/v1/calls", limit=limit, **filters)["calls"]
-        return calls
+        return list(self._get("/v1/calls", limit=limit, **filters)["calls"])
 
     def list_runs(self, limit: int) -> list[dict[str, Any]]:
-        runs: list[dict[str, Any]] = self._get("/v1/runs", limit=limit)["runs"]
-        return runs
+        return list(self._get("/v1/runs", limit=limit)["runs"])
 
     def find_run(self, run_id: str) -> dict[str, Any]:
-        run: dict[str, Any] = self._get(f"/v1/runs/{quote(run_id, safe='')}")
-        return run
+        return dict(self._get(f"/v1/runs/{quote(run_id, safe='')}"))
 
     def list_approvals(self, state: Any, limit: int) -> tuple[list[ApprovalRequest], int]:
         if state is None:

@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ import typer
 from ferrule.cli import printing
 from ferrule.cli.session import AsJson, Session, fail, parse_pairs, run
 from ferrule.cli.terminal import echo, print_error
-from ferrule.config import FerruleConfig
+from ferrule.config import FerruleConfig, VirtualServerSection
 from ferrule.core.names import did_you_mean
 from ferrule.core.secrets import Redaction
 from ferrule.core.spec import Tool
@@ -25,10 +25,7 @@ from ferrule.errors import CallError, LoadError, SetupError
 from ferrule.folder_trust import accept_server
 from ferrule.kinds.mcp.config import SERVING_VARIABLE, McpServerConfig, read_server_config
 from ferrule.kinds.mcp.executor import McpExecutor
-from ferrule.kinds.mcp.mcp_json import (
-    change_server,
-    write_server,
-)
+from ferrule.kinds.mcp.mcp_json import change_server, write_server
 from ferrule.kinds.mcp.servers import McpFileSource
 
 mcp_app = typer.Typer(help="Use the tools of MCP servers.", no_args_is_help=True)
@@ -80,36 +77,29 @@ def add_server(
         "type": kind,
         "command": command,
         "args": arg,
-        "env": parse_pairs(env or (), "--env"),
+        "env": parse_pairs(env, "--env"),
         "cwd": cwd,
         "url": url,
         "headers": parse_pairs([re.sub(r"^([\w-]+):\s*", r"\1=", each) for each in header or ()], "--header"),
         "timeout": timeout,
     }
-    _check_options(name, options)
-    entry = {key: value for key, value in options.items() if value}
-    config = read_server_config(entry, folder=file.absolute().parent)
-    write_server(file, name, entry, replace=force)
-    accept_server(project_folder(context, file), name, config)  # the user has just written it
-    if as_json:
-        printing.print_json({"name": name, "file": str(file), "server": entry})
-    else:
-        echo(f"added {name} to {file}\nTry it with: ferrule mcp test {shlex.quote(name)}")
-
-
-def _check_options(name: str, options: Mapping[str, Any]) -> None:
-    """Check the options of a new server. Raises SetupError without program and address, or for an empty header."""
-    if not (options["command"] or options["url"]):
+    if not (command or url):
         raise SetupError(
             f"What is the server {name!r}? Write its program: ferrule mcp add {name} -- PROGRAM ARGUMENTS; or its "
             f"address: ferrule mcp add {name} https://…"
         )
-    for header, value in options["headers"].items():
+    for title, value in options["headers"].items():
         if value.strip() in ("", "Bearer", "Basic", "Token"):
             raise SetupError(
-                f"The header {header} has no value. To have a variable filled in when the server is used, write it in "
-                f"single quotes: --header '{header}: Bearer ${{VARIABLE}}'"
+                f"The header {title} has no value. To have a variable filled in when the server is used, write it in "
+                f"single quotes: --header '{title}: Bearer ${{VARIABLE}}'"
             )
+    entry = {key: value for key, value in options.items() if value}
+    config = read_server_config(entry, folder=file.absolute().parent)
+    write_server(file, name, entry, replace=force)
+    accept_server(project_folder(context, file), name, config)  # the user has just written it
+    lines = [f"added {name} to {file}", f"Try it with: ferrule mcp test {shlex.quote(name)}"]
+    printing.print_outcome({"name": name, "file": str(file), "server": entry}, *lines, as_json=as_json)
 
 
 @mcp_app.command("remove")
@@ -144,10 +134,8 @@ def _change_entry(
 ) -> None:
     path = choose_file(context, file)
     change_server(path, name, change)
-    if as_json:
-        printing.print_json({"name": name, "file": str(path), "outcome": outcome})
-    else:
-        echo(f"{outcome} {name} in {path}")
+    described = {"name": name, "file": str(path), "outcome": outcome}
+    printing.print_outcome(described, f"{outcome} {name} in {path}", as_json=as_json)
 
 
 @mcp_app.command("serve")
@@ -196,16 +184,19 @@ def serve(
     _refuse_to_serve_itself(file)
 
     async def command() -> None:
-        options: dict[str, Any] = {"tools": tools, "search": search or None, "plain_names": plain_names}
+        section = VirtualServerSection(plain_names=True)
         if virtual is not None:
-            section = session.config().server.virtual_server(virtual).model_dump()
-        else:
-            section = {"tools": None, "search": False, "plain_names": True}
-        options = {name: section[name] if value is None else value for name, value in options.items()}
+            section = session.config().server.virtual_server(virtual)
         named = None if bundled or tools or virtual is not None else _find_named_tools(session.config())
         engine = session.engine(on_elicit=ask_client, watch=True, mcp_file=file, bundled=named)
         library = UnifiedToolLibrary(engine=engine, hub=session.config().hub)
-        server = McpServer(library, memory=memory, **options)
+        server = McpServer(
+            library,
+            memory=memory,
+            tools=section.tools if tools is None else tools,
+            search=search or section.search,
+            plain_names=section.plain_names if plain_names is None else plain_names,
+        )
         async with library:
             if sys.stdin.isatty():
                 print_error("ferrule: waiting for an MCP client on standard input. Ctrl-C stops.")
@@ -329,20 +320,16 @@ def project_folder(context: typer.Context, file: Path) -> Path:
 
 
 def _describe_server(tool: Tool) -> dict[str, Any]:
+    config = tool.target
+    assert isinstance(config, McpServerConfig)
     return {
         "name": tool.id,
         "enabled": tool.spec.enabled,
         "listed": tool.spec.metadata["listed"],
-        "how": _transport_of(tool),
+        "how": Redaction().redact_text(" ".join((config.location, *config.args))),
         "actions": [capability.name for capability in tool.spec.capabilities],
         "origin": tool.origin,
     }
-
-
-def _transport_of(tool: Tool) -> str:
-    config = tool.target
-    assert isinstance(config, McpServerConfig)
-    return Redaction().redact_text(" ".join((config.location, *config.args)))
 
 
 def choose_file(context: typer.Context, named: Path | None) -> Path:

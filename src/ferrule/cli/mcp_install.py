@@ -9,6 +9,7 @@ import shutil
 import sys
 import tomllib
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +19,7 @@ import typer
 from ferrule.cli import printing
 from ferrule.cli.mcp import DEFAULT_FILE, File, Force, choose_file, mcp_app, project_folder
 from ferrule.cli.session import EXIT_USAGE, AsJson, Session, fail
-from ferrule.cli.terminal import confirm, echo, print_error
+from ferrule.cli.terminal import confirm, print_error
 from ferrule.core.names import did_you_mean
 from ferrule.errors import FerruleError, LoadError, SpecError
 from ferrule.folder_trust import accept_server
@@ -72,16 +73,14 @@ def import_from_others(
         for name in names:  # the user has just imported these servers, and is not asked about them
             if isinstance(config := tools.get(name), McpServerConfig):
                 accept_server(project_folder(context, file), name, config)
-    if as_json:
-        servers = [{"name": i.name, "from": str(i.path), "outcome": i.outcome, "note": i.note} for i in imported]
-        printing.print_json({"servers": servers, "errors": [str(p) for p in problems]})
-    else:
-        for each in imported:
-            echo(f"{each.outcome:<8} {each.name} from {each.path}" + (f": {each.note}" if each.note else ""))
-        for problem in problems:
-            print_error(f"ferrule: not read: {problem}")
-        if not imported and not problems:
-            echo("No servers of other programs were found. Name a file with --from.")
+    servers = [{"name": i.name, "from": str(i.path), "outcome": i.outcome, "note": i.note} for i in imported]
+    lines = [f"{i.outcome:<8} {i.name} from {i.path}" + (f": {i.note}" if i.note else "") for i in imported]
+    if not imported and not problems:
+        lines = ["No servers of other programs were found. Name a file with --from."]
+    described = {"servers": servers, "errors": [str(problem) for problem in problems]}
+    printing.print_outcome(described, *lines, as_json=as_json)
+    for problem in problems if not as_json else ():
+        print_error(f"ferrule: not read: {problem}")
     if source is not None and problems:
         raise typer.Exit(EXIT_USAGE)
 
@@ -155,27 +154,34 @@ def install(
     removed: list[str] = []
     if not dry_run:
         try:
-            _write_entry(target, path, name, entry, force)
-            if same and (replace or (replace is None and not as_json and _ask_to_replace(same, path))):
+            before = path.read_bytes() if path.exists() else None
+            if target.is_toml:
+                _write_toml(path, name, entry, replace=force)
+            else:
+                write_server(path, name, entry, replace=force, key=target.key)
+            if before is not None:
+                atomic_write(path.with_name(f"{path.name}.bak"), before)
+            if same and replace is None and not as_json:
+                reason = f"{', '.join(same)}: Ferrule serves these now, and the client has them by its own entries too."
+                question = f"Remove these entries from {path}? `ferrule mcp uninstall` puts them back."
+                replace = confirm([reason], question)
+            if same and replace:
                 removed = _remove_replaced(target, path, same)
         except (FerruleError, OSError) as error:
             fail(f"{error}\nThe entry: {json.dumps({name: entry})}")
-    if as_json:
-        printing.print_json(
-            {"client": client, "file": str(path), "name": name, "server": entry, "written": not dry_run}
-            | {"same": same, "removed": removed}
-        )
-        return
-    text = _format_toml(name, entry).strip() if target.is_toml else json.dumps({target.key: {name: entry}}, indent=2)
     if dry_run:
-        echo(f"{path}\n{text}")
-        return
-    echo(f"added {name} to {path}")
-    if same and not removed:
-        echo(f"{', '.join(same)}: now behind Ferrule too. To remove them from {path}: --force --replace")
-    if removed:
-        echo(f"removed {', '.join(removed)} from {path}; `ferrule mcp uninstall {client}` puts them back")
-    echo(f"Restart {target.title} to use it.")
+        is_toml = target.is_toml
+        text = _format_toml(name, entry).strip() if is_toml else json.dumps({target.key: {name: entry}}, indent=2)
+        lines = [str(path), text]
+    else:
+        lines = [f"added {name} to {path}"]
+        if same and not removed:
+            lines.append(f"{', '.join(same)}: now behind Ferrule too. To remove them from {path}: --force --replace")
+        if removed:
+            lines.append(f"removed {', '.join(removed)} from {path}; `ferrule mcp uninstall {client}` puts them back")
+        lines.append(f"Restart {target.title} to use it.")
+    described = {"client": client, "file": str(path), "name": name, "server": entry, "written": not dry_run}
+    printing.print_outcome({**described, "same": same, "removed": removed}, *lines, as_json=as_json)
 
 
 @mcp_app.command("uninstall")
@@ -200,16 +206,10 @@ def uninstall(
         entries_file.unlink(missing_ok=True)
     except (FerruleError, OSError, ValueError) as error:
         fail(str(error))
-    if as_json:
-        printing.print_json({"client": client, "file": str(path), "name": name, "restored": restored})
-        return
-    echo(f"removed {name} from {path}" + (f" and put back {', '.join(restored)}" if restored else ""))
-    echo(f"Restart {target.title} to use it.")
-
-
-def _ask_to_replace(names: Collection[str], path: Path) -> bool:
-    lines = [f"{', '.join(names)}: Ferrule serves these now, and the client has them by its own entries too."]
-    return confirm(lines, f"Remove these entries from {path}? `ferrule mcp uninstall` puts them back.")
+    lines = [f"removed {name} from {path}" + (f" and put back {', '.join(restored)}" if restored else "")]
+    lines.append(f"Restart {target.title} to use it.")
+    described = {"client": client, "file": str(path), "name": name, "restored": restored}
+    printing.print_outcome(described, *lines, as_json=as_json)
 
 
 def _find_client(client: str, *, in_project: bool) -> tuple[ClientFile, Path]:
@@ -232,20 +232,15 @@ def _find_servers_of_both(path: Path, own_file: Path, target: ClientFile) -> lis
     """Return the servers that the client would have twice: the same by its own entry and through Ferrule."""
     if not own_file.is_file():
         return []
-    try:
-        servers, own = _read_client_servers(target, path), read_servers_file(own_file).servers
-    except LoadError:
-        return []
-    return [name for name, entry in servers.items() if name in own and _is_same_server(entry, own[name])]
-
-
-def _is_same_server(entry: Any, own: Any) -> bool:
-    """Return whether two entries describe the same server, whichever way they write its variables."""
-    try:
-        first, second = (read_server_config(convert_variables(each, Path.cwd(), [])) for each in (entry, own))
-    except SpecError:
-        return False
-    return first.digest == second.digest
+    same = []
+    with suppress(LoadError):
+        own = read_servers_file(own_file).servers
+        for name, entry in _read_client_servers(target, path).items():
+            with suppress(SpecError):  # whichever way the two entries write their variables
+                both = [read_server_config(convert_variables(e, Path.cwd(), [])) for e in (entry, own.get(name))]
+                if both[0].digest == both[1].digest:
+                    same.append(name)
+    return same
 
 
 def _removed_entries_path(path: Path) -> Path:
@@ -267,10 +262,8 @@ def _remove_replaced(target: ClientFile, path: Path, names: Collection[str]) -> 
         atomic_write(entries_file, json.dumps(entries).encode())
         atomic_write(path, remaining.encode())
         return list(names)
-    entries_of_file = {name: each for name, each in _read_client_servers(target, path).items() if name in names}
-    atomic_write(
-        entries_file, json.dumps(entries | entries_of_file).encode()
-    )  # first: nothing is lost if the next step fails
+    entries |= {name: each for name, each in _read_client_servers(target, path).items() if name in names}
+    atomic_write(entries_file, json.dumps(entries).encode())  # first: nothing is lost if the next step fails
     return list(remove_servers(path, names))
 
 
@@ -313,16 +306,6 @@ def _require_file(file: Path) -> Path:
     if not path.is_file():
         fail(f"There is no {path}: add a server first, with: ferrule mcp add NAME -- COMMAND")
     return path
-
-
-def _write_entry(target: ClientFile, path: Path, name: str, entry: Mapping[str, Any], replace: bool) -> None:
-    before = path.read_bytes() if path.exists() else None
-    if target.is_toml:
-        _write_toml(path, name, entry, replace=replace)
-    else:
-        write_server(path, name, entry, replace=replace, key=target.key)
-    if before is not None:
-        atomic_write(path.with_name(f"{path.name}.bak"), before)
 
 
 # Codex: a table in TOML. The rest of the file, comments included, stays as it is.

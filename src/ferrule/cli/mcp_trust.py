@@ -199,13 +199,8 @@ async def _compare_server(store: ToolKnowledgeStore, tool: Tool) -> _Comparison:
     instructions = listed_instructions(tool)
     if diff := find_instructions_changes(tool.id, instructions, pins):
         changes = {INSTRUCTIONS: diff, **changes}
-    return _Comparison(
-        server=tool.id,
-        capabilities=tool.spec.capabilities,
-        instructions=instructions,
-        pins=pins,
-        changes=changes,
-    )
+    listed = tool.spec.capabilities
+    return _Comparison(server=tool.id, capabilities=listed, instructions=instructions, pins=pins, changes=changes)
 
 
 def _select(comparison: _Comparison, name: str | None) -> _Comparison:
@@ -263,12 +258,12 @@ LOGIN_TIMEOUT: Final = 600.0
 """Seconds a person has to log in."""
 MAX_REQUEST_LINE: Final = 16_384
 _CALLBACK_PATH: Final = "/callback"
-_PAGE: Final = "<!doctype html><title>Ferrule</title><p>{}</p>"
 
 Token = Annotated[
     str | None, typer.Option("--token", help="For the client with this token of `ferrule serve`; default: for you.")
 ]
 Tenant = Annotated[str, typer.Option("--tenant", help="The tenant of that token.")]
+CredentialName = Annotated[str, typer.Argument(help="Its name, as in ${credential:NAME}.")]
 
 
 def _account(token: str | None, tenant: str) -> str:
@@ -276,12 +271,7 @@ def _account(token: str | None, tenant: str) -> str:
 
 
 @credentials_app.command("set")
-def set_credential(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Its name, as in ${credential:NAME}.")],
-    token: Token = None,
-    tenant: Tenant = "",
-) -> None:
+def set_credential(context: typer.Context, name: CredentialName, token: Token = None, tenant: Tenant = "") -> None:
     """Store a credential. Its text is read from the terminal, or from standard input."""
     if sys.stdin.isatty():
         secret = typer.prompt(f"The text of {name}", hide_input=True)
@@ -298,23 +288,18 @@ def set_credential(
 def list_credentials(context: typer.Context, as_json: AsJson = False) -> None:
     """List the credentials of all accounts, without their texts."""
     entries: list[CredentialEntry] = run_with_store(context.obj, lambda store: store.credentials.list_entries())
-    if as_json:
-        printing.print_json([{"account": e.account, "name": e.name, "updated_at": e.updated_at} for e in entries])
-        return
-    printing.print_table(
-        ("name", "account", "stored"),
-        [(e.name, e.account or "yours", f"{datetime.fromtimestamp(e.updated_at):%Y-%m-%d %H:%M}") for e in entries],
-        empty="There are no credentials. Store one with: ferrule credentials set NAME",
-    )
+    columns: printing.Columns = {
+        "name": "name",
+        "account": lambda entry: entry["account"] or "yours",
+        "stored": lambda entry: f"{datetime.fromtimestamp(entry['updated_at']):%Y-%m-%d %H:%M}",
+    }
+    rows = [{"account": e.account, "name": e.name, "updated_at": e.updated_at} for e in entries]
+    empty = "There are no credentials. Store one with: ferrule credentials set NAME"
+    printing.print_list(rows, columns, as_json=as_json, empty=empty)
 
 
 @credentials_app.command("delete")
-def delete_credential(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(help="The credential.")],
-    token: Token = None,
-    tenant: Tenant = "",
-) -> None:
+def delete_credential(context: typer.Context, name: CredentialName, token: Token = None, tenant: Tenant = "") -> None:
     """Delete a credential. Servers stop using it within seconds."""
     if not run_with_store(context.obj, lambda store: store.credentials.delete(_account(token, tenant), name)):
         fail(f"There is no credential {name!r}. See them with: ferrule credentials list", code=3)
@@ -359,10 +344,7 @@ def log_in(
             return len(listing.capabilities)
 
     count = run(command())
-    if as_json:
-        printing.print_json({"name": name, "actions": count})
-    else:
-        echo(f"{name} can be used: {count} actions")
+    printing.print_outcome({"name": name, "actions": count}, f"{name} can be used: {count} actions", as_json=as_json)
 
 
 @mcp_app.command("logout")
@@ -416,13 +398,11 @@ class _BrowserLogin:
             line = (await reader.readuntil(b"\n")).decode("latin-1").split()
             target = line[1] if len(line) > 1 else ""
             # Only the answer to our own question: any page can make a browser open this address.
-            is_answer = (
-                urlsplit(target).path == _CALLBACK_PATH
-                and bool(self._state)
-                and parse_qs(urlsplit(target).query).get("state") == [self._state]
-            )
+            parts = urlsplit(target)
+            has_state = bool(self._state) and parse_qs(parts.query).get("state") == [self._state]
+            is_answer = has_state and parts.path == _CALLBACK_PATH
             text = "You can close this window." if is_answer else "This page expects the end of a login."
-            page = _PAGE.format(text).encode()
+            page = f"<!doctype html><title>Ferrule</title><p>{text}</p>".encode()
             status = "200 OK" if is_answer else "400 Bad Request"
             head = f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\nContent-Length: {len(page)}\r\n"
             writer.write(f"{head}Cache-Control: no-store\r\nConnection: close\r\n\r\n".encode() + page)

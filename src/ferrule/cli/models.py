@@ -6,7 +6,7 @@ import asyncio
 import getpass
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -77,7 +77,12 @@ def store_key(
     """
     keys = StoredKeys()
     if provider is None:
-        _list_keys(keys, as_json=as_json)
+        rows = [{"key": key, "place": place} for key, place in keys.places().items()]
+        if as_json:
+            printing.print_json(keys.places())
+        else:
+            empty = "No key is stored. Store one: ferrule models key openai"
+            printing.print_list(rows, {"key": "key", "stored in": "place"}, as_json=False, empty=empty)
         return
     variable = _variable_of(provider)
     if remove:
@@ -85,18 +90,16 @@ def store_key(
             fail(f"There is no stored key for {provider}.", code=1)
         echo(f"Removed the key for {provider}.")
         return
-    keys.store(variable, _read_key(provider), in_keyring=keyring)
+    if sys.stdin.isatty():
+        try:
+            key = getpass.getpass(f"The API key for {provider} (it is not shown): ")
+        except (EOFError, KeyboardInterrupt):
+            fail("Stopped. Nothing was stored.", code=130)
+    else:
+        key = sys.stdin.readline()
+    keys.store(variable, key, in_keyring=keyring)
     place = "the system's keyring" if keyring else str(keys.path)
     echo(f"Stored the key for {provider} in {place}.")
-
-
-def _list_keys(keys: StoredKeys, *, as_json: bool) -> None:
-    places = keys.places()
-    if as_json:
-        printing.print_json(places)
-    else:
-        empty = "No key is stored. Store one: ferrule models key openai"
-        printing.print_table(("key", "stored in"), list(places.items()), empty=empty)
 
 
 def _variable_of(provider: str) -> str:
@@ -109,15 +112,6 @@ def _variable_of(provider: str) -> str:
             f"Unknown provider {provider!r}.{hint} Providers with keys are {', '.join(names)} and litellm's."
         )
     return key_variable(name)
-
-
-def _read_key(provider: str) -> str:
-    if sys.stdin.isatty():
-        try:
-            return getpass.getpass(f"The API key for {provider} (it is not shown): ")
-        except (EOFError, KeyboardInterrupt):
-            fail("Stopped. Nothing was stored.", code=130)
-    return sys.stdin.readline()
 
 
 # What can be used
@@ -151,16 +145,12 @@ def list_entries(environ: Mapping[str, str], servers: list[ServerState], default
         for prefix, package in list_plugins().items()
     ]
     entries.append(ModelEntry(model="offline", usable=True, reason="needs nothing; answers what tools can answer"))
-    return _mark_default(entries, default)
-
-
-def _mark_default(entries: list[ModelEntry], default: str) -> list[ModelEntry]:
     if not any(entry.model == default for entry in entries):
         provider = default.partition(":")[0]
         source = next((entry for entry in entries if entry.model.partition(":")[0] == provider), None)
         usable = source is None or source.usable
         entries = [ModelEntry(model=default, usable=usable, reason=source.reason if source else ""), *entries]
-    return [ModelEntry(**{**asdict(entry), "default": entry.model == default}) for entry in entries]
+    return [replace(entry, default=entry.model == default) for entry in entries]
 
 
 def _keyed_entry(provider: str, environ: Mapping[str, str]) -> ModelEntry:
@@ -244,21 +234,6 @@ def evaluate(
     if junit is not None:
         with open_output(junit) as file:
             file.write(result.to_junit())
-    if as_json:
-        printing.print_json(result.to_dict())
-    else:
-        _print_evaluation(result)
+    printing.print_outcome(result.to_dict(), *result.sentences(), as_json=as_json)
     if not result.is_passed:
         raise typer.Exit(1)
-
-
-def _print_evaluation(result: EvaluationResult) -> None:
-    names = result.configurations
-    for name in names:
-        reliable = result.reliable_share(name)
-        echo(f"{name}: {result.rate(name)}; in every repetition: {reliable:.0%} of the tasks")
-        for task in dict.fromkeys(trial.task for trial in result.trials):
-            echo(f"  {task}: {result.rate(name, task)}")
-    for name in names[1:]:
-        gained, lost, chance = result.compare(names[0], name)
-        echo(f"{name} against {names[0]}: {gained} trials gained, {lost} lost (p = {chance:.2g})")

@@ -95,16 +95,11 @@ def add_document(
     if not is_url(source):
         entry["source"] = os.path.relpath(source, path.parent)
     _append_entry(path, tool, entry)
-    if as_json:
-        printing.print_json({"tool": tool.id, "file": str(path), "entry": entry})
-        return
-    echo(f"added {tool.id} to {path}, with {printing.format_count(len(tool.spec.capabilities), 'action')}")
-    missing = [
-        variable_name for variable_name in _credential_variables(_target_of(tool)) if variable_name not in os.environ
-    ]
-    if missing:
-        echo(f"Set before you call it: {', '.join(missing)}")
-    echo(f"Next: ferrule tools show {tool.id}")
+    lines = [f"added {tool.id} to {path}, with {printing.format_count(len(tool.spec.capabilities), 'action')}"]
+    if missing := [each for each in _credential_variables(_target_of(tool)) if each not in os.environ]:
+        lines.append(f"Set before you call it: {', '.join(missing)}")
+    lines.append(f"Next: ferrule tools show {tool.id}")
+    printing.print_outcome({"tool": tool.id, "file": str(path), "entry": entry}, *lines, as_json=as_json)
 
 
 @openapi_app.command("update")
@@ -138,19 +133,16 @@ def _update_document(documents: OpenApiDocuments, entry: OpenApiEntry, *, yes: b
         print_error(f"ferrule: {error}")
         return {"source": where, "state": "failed", "changes": []}
     lines = [f"{where} has changed:", *(f"  {line}" for line in update.changes)]
-    is_accepted = not update.changes or yes
-    if yes and update.changes:
+    is_accepted = not update.changes or yes or confirm(lines, "Use it?")
+    if update.changes and (yes or not is_accepted):
         print_error("\n".join(lines))
-    elif update.changes:
-        is_accepted = confirm(lines, "Use it?")
-    state = "updated" if update.changes or update.is_new else "unchanged"
     if is_accepted:
         documents.accept_update(entry, update)
+        state = "updated" if update.changes or update.is_new else "unchanged"
         print_error(f"ferrule: {where}: {state}")
     else:
-        print_error("\n".join(lines))
-        print_error(f"ferrule: {where}: not accepted. To accept it: ferrule openapi update --yes")
         state = "not accepted"
+        print_error(f"ferrule: {where}: not accepted. To accept it: ferrule openapi update --yes")
     return {"source": where, "state": state, "changes": list(update.changes)}
 
 
@@ -169,10 +161,10 @@ def _read_document(
         "source": source,
         "name": name,
         "server": server,
-        "variables": parse_pairs(variable or (), "--variable"),
+        "variables": parse_pairs(variable, "--variable"),
         "operations": operation,
         "exclude": exclude,
-        "credentials": parse_pairs(credential or (), "--credential"),
+        "credentials": parse_pairs(credential, "--credential"),
     }
     entry = {key: value for key, value in values.items() if value}
     options = {key: value for key, value in entry.items() if key != "source"}
@@ -217,12 +209,13 @@ def _describe_document(tool: Tool) -> dict[str, Any]:
         "operations": [
             {
                 "action": capability.name,
-                "method": api.operations[capability.name].method,
-                "path": api.operations[capability.name].path,
+                "method": operation.method,
+                "path": operation.path,
                 "description": capability.description,
-                "credentials": [[c.variable for c in each] for each in api.operations[capability.name].security],
+                "credentials": [[credential.variable for credential in each] for each in operation.security],
             }
             for capability in tool.spec.capabilities
+            for operation in [api.operations[capability.name]]
         ],
     }
 

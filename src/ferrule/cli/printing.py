@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import typer
 
@@ -23,20 +23,15 @@ from ferrule.core.spec import JsonSchema, Tool, ToolCapability, parse_parameters
 from ferrule.engine import ToolEngine
 from ferrule.errors import LoadError
 from ferrule.policy.provenance import ProvenanceRules
-from ferrule.store import CallStatistics
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ferrule.agent.run import Run
-
-T = TypeVar("T")
-Columns: TypeAlias = Mapping[str, str | Callable[[dict[str, Any]], object]]
-"""The columns of a table: the title of each, with the key or the function that finds its cells in JSON values."""
+Columns: TypeAlias = Mapping[str, str | Callable[[Any], object]]
+"""The columns of a table: the title of each, with the key or the function that finds its cells in the entries."""
 
 # ---- parameters of an action without the secrets that a tool's file may contain
 
-NO_CALLS = 'No calls yet. Make one: ferrule call calculator expression="2 + 2"'
 _VALUE_KEYWORDS = frozenset({"default", "example", "examples"})
 _KEYWORDS_WITH_NAMES = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 """Keywords whose keys are names that the schema's author chose, not keywords."""
@@ -81,6 +76,14 @@ def _remove_values(schema: Any) -> Any:
 
 def print_json(value: Any) -> None:
     echo(json.dumps(json.loads(encode_json(value, escape_surrogates=True)), ensure_ascii=False, indent=2))
+
+
+def print_outcome(value: Any, *lines: str, as_json: bool) -> None:
+    """Print what a command did or found: the value as JSON, or lines for a person."""
+    if as_json:
+        print_json(value)
+    elif lines:
+        echo("\n".join(lines))
 
 
 def print_result(outcome: ToolExecutionResult, whole_output: bytes | None = None) -> None:
@@ -184,21 +187,20 @@ def describe_tool(tool: Tool, unavailable: str | None) -> dict[str, Any]:
 
 def print_tools(tools: Sequence[Mapping[str, Any]]) -> None:
     """Print tools as `describe_tool` or a server describes them, and what they need before they can be used."""
-    print_table(
-        ("tool", "description", "tags", "source"),
-        [
-            (
-                tool["tool_id"] + _state_suffix(tool),
-                first_sentence(tool["description"]),
-                ", ".join(tool["tags"]),
-                tool["source"],
-            )
-            for tool in tools
-        ],
-        empty="No tools here. Create a project with examples: ferrule init",
-        cut=(1, 2),
-        optional=(2,),
-    )
+
+    def describe_state(tool: Mapping[str, Any]) -> str:
+        if not tool.get("enabled", True):
+            return " (disabled)"
+        return "" if not tool.get("unavailable") else " (not set up)" if tool["needs"] else " (unavailable)"
+
+    columns: Columns = {
+        "tool": lambda tool: tool["tool_id"] + describe_state(tool),
+        "description": lambda tool: first_sentence(tool["description"]),
+        "tags": lambda tool: ", ".join(tool["tags"]),
+        "source": "source",
+    }
+    empty = "No tools here. Create a project with examples: ferrule init"
+    print_list(tools, columns, as_json=False, empty=empty, cut=(1, 2), optional=(2,))
     by_need: dict[str, list[str]] = {}  # tools with the same need share a line
     for tool in tools:
         if tool.get("unavailable") and tool["needs"]:
@@ -214,42 +216,24 @@ def print_tools(tools: Sequence[Mapping[str, Any]]) -> None:
         print_error(f"{', '.join(names)} {verb} {needs}")
 
 
-def _state_suffix(tool: Mapping[str, Any]) -> str:
-    if not tool.get("enabled", True):
-        return " (disabled)"
-    return "" if not tool.get("unavailable") else " (not set up)" if tool["needs"] else " (unavailable)"
-
-
 def print_tool(entry: Tool, engine: ToolEngine) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     spec, reason = entry.spec, engine.registry.snapshot().why_unavailable(entry)
-    console = Console(highlight=False)
-    title = Text(show_control_characters(spec.tool_id), style="bold")
-    console.print(
-        title.append(show_control_characters(f"  {spec.name}"), style="not bold")
-        if spec.name != spec.tool_id
-        else title
-    )
-    console.print(Text(show_control_characters(indent_lines(spec.description) or "(no description)")))
-    facts = [
-        ("version", spec.version),
-        ("category", str(spec.category) + ("" if spec.subcategory == "general" else f", {spec.subcategory}")),
-        ("priority", str(spec.priority) if spec.priority != 1 else ""),
-        ("needs", ", ".join(spec.dependencies)),
-        ("tags", ", ".join(spec.tags)),
-        ("source", f"{entry.source}: {entry.origin}"),
-        ("run by", entry.handler),
-        ("status", spec.status if reason is None else f"unavailable: {reason}"),
-        ("fingerprint", spec.fingerprint),
-    ]
-    grid = Table.grid(padding=(0, 1))
-    for name, value in facts:
-        if value:
-            grid.add_row(f"  {name:<12}", Text(show_control_characters(value), overflow="fold"))
-    console.print(grid)
+    facts = {
+        "version": spec.version,
+        "category": str(spec.category) + ("" if spec.subcategory == "general" else f", {spec.subcategory}"),
+        "priority": str(spec.priority) if spec.priority != 1 else "",
+        "needs": ", ".join(spec.dependencies),
+        "tags": ", ".join(spec.tags),
+        "source": f"{entry.source}: {entry.origin}",
+        "run by": entry.handler,
+        "status": spec.status if reason is None else f"unavailable: {reason}",
+        "fingerprint": spec.fingerprint,
+    }
+    lines = [spec.tool_id if spec.name == spec.tool_id else f"{spec.tool_id}  {spec.name}"]
+    lines.append(spec.description or "(no description)")
+    lines += [f"  {name:<12} {value}" for name, value in facts.items() if value]
+    for line in lines:  # what a tool says of itself may look like another line, also where the output is piped
+        echo(show_control_characters(indent_lines(line)))
     for capability in spec.capabilities:
         _print_action(entry, capability, engine)
 
@@ -259,7 +243,7 @@ def _print_action(entry: Tool, capability: ToolCapability, engine: ToolEngine) -
     effects, limits = spec.effects_of(capability), spec.limits_of(capability)
     print()
     if len(spec.capabilities) > 1:
-        echo(f"action {capability.name}: {_first_line(capability.description)}")
+        echo(f"action {capability.name}: {first_line(capability.description)}")
     promised = [n for n in ("read_only", "idempotent", "destructive", "cacheable") if getattr(effects, n)]
     print(f"  effects      {', '.join(promised) or 'anything may happen'}")
     print(f"  timeout      {limits.timeout or engine.config.default_timeout:g} s")
@@ -267,20 +251,15 @@ def _print_action(entry: Tool, capability: ToolCapability, engine: ToolEngine) -
     roles = ParameterRoles(ProvenanceRules.of(engine.policy).parameter_roles).roles_of(spec, capability)
     for number, (name, role) in enumerate(roles.items()):
         echo(f"  {'' if number else 'roles':<12} {name}: {role.role}, because {role.reason}")
-    print_table(
-        ("parameter", "takes", "required", "default", "description"),
-        [
-            (
-                p.name,
-                describe_expected(p.to_schema(), capability.schema),
-                "yes" if p.required else "",
-                json.dumps(p.default, ensure_ascii=False) if p.has_default else "",
-                p.description,
-            )
-            for p in parse_parameters(schema_without_secrets(capability))
-        ],
-        empty="  no parameters",
-    )
+    columns: Columns = {
+        "parameter": lambda p: p.name,
+        "takes": lambda p: describe_expected(p.to_schema(), capability.schema),
+        "required": lambda p: "yes" if p.required else "",
+        "default": lambda p: json.dumps(p.default, ensure_ascii=False) if p.has_default else "",
+        "description": lambda p: p.description,
+    }
+    parameters = parse_parameters(schema_without_secrets(capability))
+    print_list(parameters, columns, as_json=False, empty="  no parameters")
     for example in examples_without_secrets(capability)[:3]:
         typed = " ".join(  # as in a shell
             shlex.quote(f"{n}={v}" if isinstance(v, str) else f"{n}:={json.dumps(v, ensure_ascii=False)}")
@@ -289,101 +268,35 @@ def _print_action(entry: Tool, capability: ToolCapability, engine: ToolEngine) -
         echo(f"  for example: ferrule call {spec.model_name(capability)} {typed}")
 
 
-CALL_COLUMNS: Columns = {
-    "when": lambda call: f"{datetime.fromisoformat(call['created_at']).astimezone():%Y-%m-%d %H:%M:%S}",
-    "tool": lambda call: " ".join(dict.fromkeys(filter(None, (call["tool_name"], call["action"])))),
-    "status": lambda call: (
-        call["status"] + (f" ({call['error_type']})" if call["error_type"] not in (None, "", call["status"]) else "")
-    ),
-    "took": lambda call: _format_duration(call["execution_time"]),
-    "caller": lambda call: call["caller_id"] or call["caller_type"],
-    "result": lambda call: _first_line(call["error"] or json.dumps(call["result"], ensure_ascii=False)),
-}
-"""The table of `ferrule calls`."""
-
-
-def describe_run(run: Run, written_at: float | None) -> dict[str, Any]:
-    """Describe a run for lists and JSON."""
-    return {
-        "run_id": run.id,
-        "at": format_time(written_at),
-        "state": run.state.value,
-        "task": run.task,
-        "turns": run.turns,
-        "calls": len(run.steps),
-        "text": run.text,
-        "reason": run.reason,
-    }
-
-
-def print_statistics(summary: CallStatistics, costs: Mapping[str, float]) -> None:
-    if not summary.total:
-        print(NO_CALLS)
-        return
-    print(
-        f"{format_count(summary.total, 'call')}, {summary.success_rate:.1f} % successful, "
-        f"{summary.failed:,} failed, {summary.cancelled:,} cancelled"
-    )
-    print_table(
-        ("tool", "calls", "failed", "p50", "p95", "p99", *(("cost",) if costs else ()), "last error"),
-        [
-            (
-                name,
-                f"{entry.calls:,}",
-                f"{entry.failures:,}",
-                *(_format_duration(t) for t in (entry.p50, entry.p95, entry.p99)),
-                *((f"{costs.get(name, 0.0):.4g}",) if costs else ()),
-                _first_line(entry.last_error or ""),
-            )
-            for name, entry in summary.tools.items()
-        ],
-        empty="",
-        cut=(7 if costs else 6,),
-    )
-
-
 def print_list(
-    entries: Sequence[T],
-    columns: Mapping[str, str | Callable[[T], object]],
+    entries: Sequence[Any],
+    columns: Columns,
     *,
     as_json: bool,
     empty: str,
-    describe: Callable[[T], object] | None = None,
+    describe: Callable[[Any], object] | None = None,
     cut: Sequence[int] = (),
     optional: Sequence[int] = (),
 ) -> None:
-    """Print a list as JSON, or as a table whose columns have a title and a key or function; see `print_table`."""
-    if as_json:
-        print_json(entries if describe is None else list(map(describe, entries)))
-        return
-    rows = []
-    for entry in entries:
-        cells = [entry[cell] if isinstance(cell, str) else cell(entry) for cell in columns.values()]  # type: ignore[index]
-        rows.append(["" if cell is None else str(cell) for cell in cells])
-    print_table(tuple(columns), rows, empty=empty, cut=cut, optional=optional)
-
-
-def print_table(
-    columns: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    empty: str,
-    cut: Sequence[int] = (),
-    optional: Sequence[int] = (),
-) -> None:
-    """Print a table as wide as the terminal; without a terminal, lines with tabs, the names of the columns first.
+    """Print a list as JSON, or as a table as wide as the terminal; without a terminal, as lines with tabs.
 
     Where columns may be `cut` a row is one line; else the last column wraps. Other columns are never cut: where they do
     not fit, each row is a paragraph. A terminal that leaves little room to the columns that are cut gets no `optional`
     ones; the first of them goes first.
     """
-    if not rows:
+    if as_json:
+        print_json(entries if describe is None else list(map(describe, entries)))
+        return
+    if not entries:
         if empty:
             print(empty)
         return
-    rows = [[show_control_characters(cell).replace("\t", " ") for cell in row] for row in rows]
+    titles, rows = [*columns], list[list[str]]()
+    for entry in entries:
+        cells = [entry[cell] if isinstance(cell, str) else cell(entry) for cell in columns.values()]
+        rows.append([show_control_characters("" if c is None else str(c)).replace("\t", " ") for c in cells])
     if not sys.stdout.isatty():
-        for row in (columns, *rows):
+        for row in (titles, *rows):
             print("\t".join(cell.replace("\n", " ") for cell in row))
         return
     from rich.cells import cell_len
@@ -392,20 +305,20 @@ def print_table(
     from rich.text import Text
 
     console = Console(highlight=False)
-    widths = [max(cell_len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
+    widths = [max(cell_len(cell) for cell in column) for column in zip(titles, *rows, strict=True)]
     if cut:
         indexes = _choose_columns(widths, console.width, cut, optional)
-        columns, widths = [columns[i] for i in indexes], [widths[i] for i in indexes]
+        titles, widths = [titles[i] for i in indexes], [widths[i] for i in indexes]
         rows, cut = [[row[i] for i in indexes] for row in rows], [indexes.index(i) for i in cut if i in indexes]
         least = sum(min(width, _MIN_WIDTH) if index in cut else width for index, width in enumerate(widths))
-        if least + 2 * (len(columns) - 1) > console.width:
-            _print_paragraphs(console, columns, rows, cut)
+        if least + 2 * (len(titles) - 1) > console.width:
+            _print_paragraphs(console, titles, rows, cut)
             return
     make_cell = partial(Text, no_wrap=bool(cut), overflow="ellipsis" if cut else "fold")
     grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for index, column in enumerate(columns):
-        may_shrink = index in cut if cut else index == len(columns) - 1
-        grid.add_column(make_cell(column), width=None if may_shrink else widths[index])
+    for index, title in enumerate(titles):
+        may_shrink = index in cut if cut else index == len(titles) - 1
+        grid.add_column(make_cell(title), width=None if may_shrink else widths[index])
     for row in rows:
         grid.add_row(*map(make_cell, row))
     console.print(grid)
@@ -437,18 +350,18 @@ def _choose_columns(widths: Sequence[int], room: int, cut: Sequence[int], option
     return indexes
 
 
-def _first_line(text: str) -> str:
+def first_line(text: str) -> str:
     line = text.strip().split("\n", 1)[0]
     return line if len(line) <= 160 else line[:159] + "…"
 
 
 def first_sentence(text: str) -> str:
-    line = _first_line(text)
+    line = first_line(text)
     end = re.search(r"[.!?](?=\s)|[。！？]", line)
     return line[: end.end()] if end else line
 
 
-def _format_duration(seconds: float | None) -> str:
+def format_duration(seconds: float | None) -> str:
     if seconds is None:
         return ""
     if seconds < 0.001:

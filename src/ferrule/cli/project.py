@@ -9,8 +9,9 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import metadata
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -55,134 +56,36 @@ from ferrule.kinds.source import (
 from ferrule.models.keys import model_environment
 from ferrule.policy.policy import find_rules_without_tools
 
-PROJECT_FILES = {
-    "ferrule.toml": """\
-# How this project's tools are run. Everything here is optional.
-
-[engine]
-tools_directory = "tools"
-watch_for_changes = true      # a saved file is there within a fraction of a second
-# strict_validation = true    # coerce nothing, refuse unknown parameters
-# default_timeout = 30        # seconds
-
-[limits]
-max_concurrent = 10
-queue_size = 100
-# bucket_limits = { http = 5, ai = 2 }
-# rate_limits = { http = 60 }   # calls per minute
-
-[store]
-url = "sqlite:///.ferrule/calls.db"
-# max_age_days = 30
-
-# What the bundled tools may use; `ferrule tools list` says what the others need.
-[tools]
-workspace = "."               # the folder whose files models may read and change
-
-[http]
-# allow_private_addresses = true
-# allowed_hosts = ["intranet.example"]
-
-# Web APIs as tools; see: ferrule openapi show FILE_OR_URL
-# [[openapi]]
-# source = "petstore.yaml"
-# exclude = ["deletePet"]
-""",
-    "tools/arithmetic.py": '''\
-"""Functions become tools: the schema comes from the type hints, the words from the docstring."""
-
-from ferrule import tool
+_TEMPLATE = files("ferrule.cli") / "project_template"
+PROJECT_FILES = ("ferrule.toml", "tools/arithmetic.py", "tools/today.yaml", "tools/fetch_json.yaml")
 
 
-@tool(tags=["math"], read_only=True)
-def add(a: int, b: int) -> int:
-    """Add two whole numbers.
-
-    Args:
-        a: the first number
-        b: the second number
-    """
-    return a + b
-''',
-    "tools/today.yaml": """\
-# A command as a tool. Arguments are passed as they are, never through a shell.
-name: today
-version: "1.0.0"
-description: Tell today's date in a format of your choice
-category: custom
-tags: [time, date]
-
-parameters:
-  - name: format
-    type: string
-    default: "%Y-%m-%d"
-    description: A format as the date command takes it
-    validation:
-      pattern: "^%"
-
-entry:
-  type: external
-  command: [date, "+{format}"]
-
-effects:
-  read_only: true
-limits:
-  timeout: 5
-""",
-    "tools/fetch_json.yaml": """\
-# An executor that comes with Ferrule, under a name and with parameters of your own.
-name: fetch_json
-version: "1.0.0"
-description: Fetch a JSON document
-category: http
-tags: [network, api]
-
-parameters:
-  - name: url
-    type: string
-    required: true
-    description: Where it is
-    validation:
-      pattern: "^https://"
-
-entry:
-  type: builtin
-  handler: http_request
-
-effects:
-  read_only: true
-""",
-    ".gitignore": ".ferrule/\n",
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class CreatedProject:
-    """The files `ferrule init` wrote."""
-
-    paths: list[Path]
-    is_trusted: bool
-    """False when the folder had other files that would be run, which the user has not trusted."""
-
-
-def make_project(directory: Path, *, force: bool = False) -> CreatedProject:
-    """Write the example files; existing ones are replaced only with `force`. What was created is trusted."""
-    existing = [directory / name for name in PROJECT_FILES if (directory / name).exists() and name != ".gitignore"]
-    if existing and not force:
-        names = ", ".join(str(path) for path in existing)
+def init(
+    context: typer.Context,
+    directory: Annotated[Path, typer.Argument(help="The folder; created if it does not exist.")] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
+) -> None:
+    """Create a project with example tools."""
+    if (existing := [directory / name for name in PROJECT_FILES if (directory / name).exists()]) and not force:
+        names = ", ".join(map(str, existing))
         raise SetupError(f"These files already exist: {names}. Use --force to replace them.")
     has_other_files = bool(describe_contents(FerruleConfig.defaults_for_folder(directory)))
-    created = []
-    for name, text in PROJECT_FILES.items():
-        path = directory / name
-        if name == ".gitignore" and path.exists():
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        created.append(path)
-    if not has_other_files:
+    texts = {directory / name: (_TEMPLATE / name).read_text(encoding="utf-8") for name in PROJECT_FILES}
+    if not (directory / ".gitignore").exists():
+        texts[directory / ".gitignore"] = ".ferrule/\n"
+    try:
+        for path, text in texts.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            echo(f"created {path}")
+    except OSError as error:
+        fail(f"The project cannot be created: {error.filename}: {error.strerror}.")
+    if not has_other_files:  # the user has just asked for what is there
         trust_folder(read_project(directory))
-    return CreatedProject(paths=created, is_trusted=read_folder_trust(directory).is_trusted)
+    if not read_folder_trust(directory).is_trusted:
+        echo(f"{directory} has other files that would be run. {how_to_trust(directory.resolve())}")
+    where = "" if directory == Path() else f"cd {shlex.quote(str(directory))} && "
+    echo(f"\nNext: {where}ferrule tools list\n      ferrule call add a=1 b=2")
 
 
 def read_project(directory: Path) -> FerruleConfig:
@@ -225,7 +128,10 @@ def check_project(config: FerruleConfig) -> LoadReport:
 
 
 def _read_tool_file(path: Path) -> LoadedFile:
-    if not _is_openapi_document(path):
+    is_openapi = path.suffix.lower() not in PYTHON_SUFFIXES
+    if path.suffix.lower() in YAML_SUFFIXES:
+        is_openapi = _OPENAPI_KEY.search(path.read_bytes()) is not None
+    if not is_openapi:
         return read_yaml_or_python_file(path)
     try:
         return LoadedFile(tools=(read_openapi(path, guard=AddressGuard()),), digests={path: digest_file(path)})
@@ -233,28 +139,8 @@ def _read_tool_file(path: Path) -> LoadedFile:
         return LoadedFile(errors=(error,))
 
 
-def _is_openapi_document(path: Path) -> bool:
-    if path.suffix.lower() not in YAML_SUFFIXES:
-        return path.suffix.lower() not in PYTHON_SUFFIXES
-    with path.open("rb") as file:
-        return _OPENAPI_KEY.search(file.read()) is not None
-
-
 # ---- ferrule doctor: does everything that Ferrule needs exist and work?
 
-REQUIRED_PACKAGES = (
-    "cloudpickle",
-    "httpx",
-    "jsonschema-rs",
-    "mcp",
-    "orjson",
-    "pydantic",
-    "pyyaml",
-    "rich",
-    "sqlalchemy",
-    "typer",
-    "websockets",
-)
 SERVER_TIMEOUT = 20.0
 """Seconds that a server has to answer."""
 _MODEL_HELP = "see which models can be used with: ferrule models"
@@ -278,7 +164,7 @@ async def run_checks(session: Session) -> list[DoctorCheck]:
     checks = [
         DoctorCheck("ferrule", True, f"{__version__} at {sys.prefix}"),
         DoctorCheck("python", True, f"{platform.python_version()} on {platform.system()}"),
-        *(_check_package(name) for name in REQUIRED_PACKAGES),
+        *(_check_package(name) for name in _list_required_packages()),
         *(_check_package(name, *purpose) for name, purpose in OPTIONAL_PACKAGES.items()),
     ]
     try:
@@ -297,6 +183,11 @@ async def run_checks(session: Session) -> list[DoctorCheck]:
     checks.append(await _check_worker())
     checks.append(await asyncio.to_thread(_check_model, session))
     return checks
+
+
+def _list_required_packages() -> list[str]:
+    required = [each for each in metadata.requires("ferrule") or () if "extra ==" not in each]
+    return sorted(re.split(r"[^\w.-]", each)[0] for each in required)
 
 
 def _check_package(name: str, extra: str = "", purpose: str = "") -> DoctorCheck:
@@ -391,41 +282,16 @@ def _check_model(session: Session) -> DoctorCheck:
 async def _check_worker() -> DoctorCheck:
     """Sync functions run in worker processes, so that a timeout can end them."""
     async with ToolEngine(without_tool_sources(ToolEngineConfig(auto_reload=False, builtin_tools=False))) as engine:
-        engine.register(_make_probe_tool())
+        probe = ToolCapability(name="probe", description="Answer from a worker process.")
+        spec = ToolSpec(tool_id="probe", capabilities=[probe], limits=Limits(isolation="process"))
+        engine.register(Tool(spec=spec, handler="function", target=_ProbeTarget()))
         result = await engine.execute("probe", timeout=20)
     return DoctorCheck("workers", result.is_success, "start and answer" if result.is_success else result.text)
-
-
-def _make_probe_tool() -> Tool:
-    spec = ToolSpec(
-        tool_id="probe",
-        capabilities=[ToolCapability(name="probe", description="Answer from a worker process.")],
-        limits=Limits(isolation="process"),
-    )
-    return Tool(spec=spec, handler="function", target=_ProbeTarget())
 
 
 class _ProbeTarget:
     def function(self, action: str) -> object:
         return platform.python_version
-
-
-def init(
-    context: typer.Context,
-    directory: Annotated[Path, typer.Argument(help="The folder; created if it does not exist.")] = Path(),
-    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
-) -> None:
-    """Create a project with example tools."""
-    try:
-        created = make_project(directory, force=force)
-    except OSError as error:
-        fail(f"The project cannot be created: {error.filename}: {error.strerror}.")
-    for path in created.paths:
-        echo(f"created {path}")
-    if not created.is_trusted:
-        echo(f"{directory} has other files that would be run. {how_to_trust(directory.resolve())}")
-    where = "" if directory == Path() else f"cd {shlex.quote(str(directory))} && "
-    echo(f"\nNext: {where}ferrule tools list\n      ferrule call add a=1 b=2")
 
 
 def trust(
@@ -450,24 +316,22 @@ def trust(
     if revoke:
         if not delete_folder_trust(folder):
             fail(f"{folder} is not trusted. See the trusted folders with: ferrule trust --list", code=1)
+        lines = [f"no longer trusted: {folder}"]
     else:
         lines = describe_contents(config)
         trust_folder(config)
-    if as_json:
-        printing.print_json(read_folder_trust(folder).to_dict())
-    else:
-        echo("\n".join([f"no longer trusted: {folder}"] if revoke else [f"trusted: {folder}", *lines]))
+        lines.insert(0, f"trusted: {folder}")
+    printing.print_outcome(read_folder_trust(folder).to_dict(), *lines, as_json=as_json)
 
 
 def doctor(context: typer.Context, as_json: AsJson = False) -> None:
     """Check that everything works."""
     checks = run(run_checks(context.obj))
-    if as_json:
-        printing.print_json([check._asdict() for check in checks])
-    else:
-        for check in checks:
-            echo(f"{'ok  ' if check.ok else 'BAD '} {check.name:<15} {indent_lines(check.finding)}")
-            if check.advice:
-                echo(f"     {'':<15} {check.advice}")
+    lines = []
+    for check in checks:
+        lines.append(f"{'ok  ' if check.ok else 'BAD '} {check.name:<15} {indent_lines(check.finding)}")
+        if check.advice:
+            lines.append(f"     {'':<15} {check.advice}")
+    printing.print_outcome([check._asdict() for check in checks], *lines, as_json=as_json)
     if not all(check.ok for check in checks):
         raise typer.Exit(1)

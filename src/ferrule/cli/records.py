@@ -15,15 +15,7 @@ import typer
 
 from ferrule.cli import printing
 from ferrule.cli.client import client_of
-from ferrule.cli.session import (
-    AsJson,
-    MaxCount,
-    Output,
-    Session,
-    fail,
-    parse_since,
-    run_with_store,
-)
+from ferrule.cli.session import AsJson, MaxCount, Output, Session, Since, fail, parse_since, run_with_store
 from ferrule.cli.terminal import echo
 from ferrule.core.names import did_you_mean
 from ferrule.store import CallStatistics, ToolKnowledgeStore
@@ -31,7 +23,10 @@ from ferrule.store.backup import back_up_store, check_store, restore_store
 from ferrule.store.location import StoreLocation
 from ferrule.store.spending import COST_GROUPS, CostSummary, list_spending, summarize_costs
 
+OfTool = Annotated[str | None, typer.Option("--tool", help="Only calls of this tool.")]
 Folder = Annotated[Path, typer.Argument(help="The folder of the backup.")]
+
+NO_CALLS = 'No calls yet. Make one: ferrule call calculator expression="2 + 2"'
 
 artifacts_app = typer.Typer(help="Read results that are too long for a model.", no_args_is_help=True)
 store_app = typer.Typer(help="Copy and check the store; delete what is old.", no_args_is_help=True)
@@ -39,13 +34,13 @@ store_app = typer.Typer(help="Copy and check the store; delete what is old.", no
 
 def calls(
     context: typer.Context,
-    tool: Annotated[str | None, typer.Option("--tool", help="Only calls of this tool.")] = None,
+    tool: OfTool = None,
     conversation: Annotated[str | None, typer.Option("--conversation", help="Only calls of this conversation.")] = None,
     principal: Annotated[
         str | None, typer.Option("--principal", help="Only calls of this caller, such as token:ci.")
     ] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Only calls that failed.")] = False,
-    since: Annotated[str | None, typer.Option("--since", help="Only since: 10m, 2h, 7d, or a date.")] = None,
+    since: Since = None,
     limit: MaxCount = 20,
     as_json: AsJson = False,
 ) -> None:
@@ -53,16 +48,27 @@ def calls(
     filters = {"tool_name": tool, "conversation_id": conversation, "principal": principal, "since": parse_since(since)}
     more = {"is_success": False} if failed else {}
     listed = client_of(context, local_only=("failed",)).list_calls(limit, **filters, **more)
-    empty = "No recorded call failed." if failed else printing.NO_CALLS
+    empty = "No recorded call failed." if failed else NO_CALLS
     if any(value is not None for value in filters.values()):
         empty = "No recorded call matches these options."
-    printing.print_list(listed, printing.CALL_COLUMNS, as_json=as_json, empty=empty, cut=(5, 1), optional=(4, 3))
+    columns: printing.Columns = {
+        "when": lambda call: f"{datetime.fromisoformat(call['created_at']).astimezone():%Y-%m-%d %H:%M:%S}",
+        "tool": lambda call: " ".join(dict.fromkeys(filter(None, (call["tool_name"], call["action"])))),
+        "status": lambda call: (
+            call["status"]
+            + (f" ({call['error_type']})" if call["error_type"] not in (None, "", call["status"]) else "")
+        ),
+        "took": lambda call: printing.format_duration(call["execution_time"]),
+        "caller": lambda call: call["caller_id"] or call["caller_type"],
+        "result": lambda call: printing.first_line(call["error"] or json.dumps(call["result"], ensure_ascii=False)),
+    }
+    printing.print_list(listed, columns, as_json=as_json, empty=empty, cut=(5, 1), optional=(4, 3))
 
 
 def stats(
     context: typer.Context,
-    tool: Annotated[str | None, typer.Option("--tool", help="Only calls of this tool.")] = None,
-    since: Annotated[str | None, typer.Option("--since", help="Only since: 10m, 2h, 7d, or a date.")] = None,
+    tool: OfTool = None,
+    since: Since = None,
     as_json: AsJson = False,
 ) -> None:
     """Show success rates, durations and costs by tool."""
@@ -76,8 +82,25 @@ def stats(
     costs = {name: summary.tool_cost for name, summary in summaries.items()}
     if as_json:
         printing.print_json({**statistics.to_dict(), "costs": costs, "cost": sum(costs.values())})
-    else:
-        printing.print_statistics(statistics, costs)
+        return
+    if not statistics.total:
+        print(NO_CALLS)
+        return
+    print(
+        f"{printing.format_count(statistics.total, 'call')}, {statistics.success_rate:.1f} % successful, "
+        f"{statistics.failed:,} failed, {statistics.cancelled:,} cancelled"
+    )
+    columns: printing.Columns = {
+        "tool": lambda tool: tool[0],
+        "calls": lambda tool: f"{tool[1].calls:,}",
+        "failed": lambda tool: f"{tool[1].failures:,}",
+        "p50": lambda tool: printing.format_duration(tool[1].p50),
+        "p95": lambda tool: printing.format_duration(tool[1].p95),
+        "p99": lambda tool: printing.format_duration(tool[1].p99),
+        **({"cost": lambda tool: f"{costs.get(tool[0], 0.0):.4g}"} if costs else {}),
+        "last error": lambda tool: printing.first_line(tool[1].last_error or ""),
+    }
+    printing.print_list([*statistics.tools.items()], columns, as_json=False, empty="", cut=(len(columns) - 1,))
 
 
 @artifacts_app.command("get")
@@ -112,13 +135,9 @@ def clean_store(
     """
     limit = parse_since(older_than, "--older-than") or datetime.now(UTC)
     report = run_with_store(context.obj, lambda store: store.delete_records(older_than=limit, dry_run=dry_run))
-    if as_json:
-        printing.print_json(asdict(report))
-        return
-    for kind, number in asdict(report).items():
-        echo(f"{kind.replace('_', ' ')}: {number}")
-    if dry_run:
-        echo("Nothing was deleted: this was a dry run.")
+    lines = [f"{kind.replace('_', ' ')}: {number}" for kind, number in asdict(report).items()]
+    lines += ["Nothing was deleted: this was a dry run."] if dry_run else []
+    printing.print_outcome(asdict(report), *lines, as_json=as_json)
 
 
 @store_app.command()
@@ -139,7 +158,7 @@ def _copy_store(
     location = session.store().location
     copy(location, folder)
     names = {"store": location.display_name, "backup": str(folder)}
-    printing.print_json(names) if as_json else echo(message.format(**names))
+    printing.print_outcome(names, message.format(**names), as_json=as_json)
 
 
 @store_app.command()
@@ -147,10 +166,8 @@ def check(context: typer.Context, as_json: AsJson = False) -> None:
     """Check whether the file of the store is intact; exits with 1 if it is not."""
     location = context.obj.store().location
     problems = check_store(location)
-    if as_json:
-        printing.print_json({"store": location.display_name, "problems": problems})
-    else:
-        echo("\n".join(problems) or f"{location.display_name} is intact.")
+    lines = problems or [f"{location.display_name} is intact."]
+    printing.print_outcome({"store": location.display_name, "problems": problems}, *lines, as_json=as_json)
     if problems:
         raise typer.Exit(1)
 
@@ -161,7 +178,7 @@ def show_costs(
         str,
         typer.Option("--by", help="tool, model, run, conversation, principal (a token, for example), tenant or day."),
     ] = "tool",
-    since: Annotated[str | None, typer.Option("--since", help="Only since: 10m, 2h, 7d, or a date.")] = None,
+    since: Since = None,
     limit: MaxCount = 50,
     as_json: AsJson = False,
 ) -> None:
@@ -175,19 +192,18 @@ def show_costs(
         costs = {key: summary.to_dict() for key, summary in summaries.items()}
         printing.print_json({"by": by, "currency": currency, "costs": costs, "total": total.to_dict()})
         return
-    rows = [
-        (key or "(none)", f"{each.cost:.6g}")
-        + tuple(f"{number:,}" for number in (each.calls, each.requests, each.input_tokens, each.output_tokens))
-        for key, each in list(summaries.items())[:limit]
-    ]
-    printing.print_table(
-        (by, "cost", "paid calls", "requests", "tokens in", "tokens out"),
-        rows,
-        empty="No call of a tool had a price. Replies of models: ferrule costs --by model"
-        if by == "tool"
-        else "No costs are recorded.",
-        cut=(0,),
-    )
+    columns: printing.Columns = {
+        by: lambda row: row[0] or "(none)",
+        "cost": lambda row: f"{row[1].cost:.6g}",
+        "paid calls": lambda row: f"{row[1].calls:,}",
+        "requests": lambda row: f"{row[1].requests:,}",
+        "tokens in": lambda row: f"{row[1].input_tokens:,}",
+        "tokens out": lambda row: f"{row[1].output_tokens:,}",
+    }
+    empty = "No costs are recorded."
+    if by == "tool":
+        empty = "No call of a tool had a price. Replies of models: ferrule costs --by model"
+    printing.print_list(list(summaries.items())[:limit], columns, as_json=False, empty=empty, cut=(0,))
     if summaries:
         echo(f"total: {total.cost:.6g} {currency}")
     if total.unpriced_requests:

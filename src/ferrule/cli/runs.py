@@ -1,4 +1,4 @@
-"""Runs at the terminal as they happen, and earlier ones: `ferrule runs`, `failures` and `tasks`."""
+"""Runs at the terminal as they happen, and earlier ones: `ferrule runs` and `failures`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ferrule.agent.answer import (
 from ferrule.agent.run import RUN_PREFIX, Run, lock_run
 from ferrule.cli import printing
 from ferrule.cli.client import AskOptions, client_of
-from ferrule.cli.session import AsJson, MaxCount, ModelName, Output, RunId, open_output, parse_since, run_with_store
+from ferrule.cli.session import AsJson, MaxCount, ModelName, Output, RunId, open_output, run_with_store
 from ferrule.cli.terminal import (
     echo,
     has_terminal,
@@ -44,7 +44,6 @@ from ferrule.cli.terminal import (
 from ferrule.core.content import as_text
 from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import CallCancelled
-from ferrule.evaluation.tasks_from_runs import read_tasks_from_runs
 from ferrule.memory.failure_history import FailureHistory, FailurePattern
 from ferrule.store import ToolKnowledgeStore
 from ferrule.texts.answers import main_text
@@ -108,7 +107,7 @@ def _end_of_complete_blocks(text: str) -> int:
     return end
 
 
-MAX_ARGUMENT_LENGTH = 100
+MAX_LINE_LENGTH = 100
 _MAX_APPROVAL_LENGTH = 10_000
 """Characters of arguments shown for approval; the middle of longer ones is left out, and that is said."""
 _YES = ("y", "yes", "是", "好", "可以", "允许", "同意", "ok")
@@ -134,11 +133,13 @@ class RunView:
             self._print_piece(event.text if self._markdown is None else self._markdown.add(event.text))
         elif isinstance(event, CallStarted) and not self._quiet:
             self.end_line()
-            print_error(f"· {event.call.name} {_describe_arguments(event.call.arguments)}".rstrip())
+            values = {name: single_line(as_text(value)) for name, value in event.call.arguments.items()}
+            pairs = values.values() if len(values) == 1 else (f"{name}={value}" for name, value in values.items())
+            print_error(f"· {event.call.name} {shorten(', '.join(pairs), MAX_LINE_LENGTH)}".rstrip())
         elif isinstance(event, CallEnded) and not self._quiet and (self.shows_results or not event.step.is_success):
             mark, text = "→" if event.step.is_success else "✗", main_text(event.step.text)
             text = text if event.step.is_success else translate_error(text, self._language)
-            print_error(f"  {mark} {shorten(single_line(text), MAX_ARGUMENT_LENGTH)}")
+            print_error(f"  {mark} {shorten(single_line(text), MAX_LINE_LENGTH)}")
         elif isinstance(event, TurnStarted):
             self.end_line()
             self._output = ""
@@ -171,13 +172,6 @@ class RunView:
             self._output += "\n"
 
 
-def _describe_arguments(arguments: dict[str, Any]) -> str:
-    """Write the value of a single argument, else `name=value, …`."""
-    values = {name: single_line(as_text(value)) for name, value in arguments.items()}
-    pairs = values.values() if len(values) == 1 else (f"{name}={value}" for name, value in values.items())
-    return shorten(", ".join(pairs), MAX_ARGUMENT_LENGTH)
-
-
 class TerminalUser:
     """The user at the terminal, who is asked. Without a terminal nothing is answered, and the run waits."""
 
@@ -196,16 +190,13 @@ class TerminalUser:
         if not has_terminal():
             return None
         with self._hidden():
-            return await self._ask_question(question)
-
-    async def _ask_question(self, question: Question) -> str | None:
-        print_error(f"? {indent_lines(question.text)}")
-        for number, option in enumerate(question.options, 1):
-            print_error(f"  {number}. {option}")
-        try:
-            reply = await self._read_line("  > ")
-        except CallCancelled:
-            return None
+            print_error(f"? {indent_lines(question.text)}")
+            for number, option in enumerate(question.options, 1):
+                print_error(f"  {number}. {option}")
+            try:
+                reply = await self._read_line("  > ")
+            except CallCancelled:
+                return None
         if reply.isdecimal() and 1 <= int(reply) <= len(question.options):
             return question.options[int(reply) - 1]
         return reply
@@ -216,14 +207,11 @@ class TerminalUser:
         if not has_terminal():
             return None
         with self._hidden():
-            return await self._ask_approval(request)
-
-    async def _ask_approval(self, request: ApprovalRequest) -> Approval | None:
-        _print_request(request, self._language)
-        try:
-            reply = await self._read_line(f"  {QUESTIONS_TO_USER[self._language]['reply']}")
-        except CallCancelled:
-            return None
+            _print_request(request, self._language)
+            try:
+                reply = await self._read_line(f"  {QUESTIONS_TO_USER[self._language]['reply']}")
+            except CallCancelled:
+                return None
         if reply.strip().casefold() in _YES:
             return Approval(allowed=True)
         return Approval(allowed=False, reason="" if reply.strip().casefold() in ("", "n", "no", "否", "不") else reply)
@@ -231,21 +219,15 @@ class TerminalUser:
 
 def _print_request(request: ApprovalRequest, language: str) -> None:
     action = "" if request.action in (None, "", request.tool_id) else f" ({request.action})"
-    call, arguments = f"{request.tool_id}{action}", _arguments_to_approve(request.arguments)
+    call, arguments = f"{request.tool_id}{action}", show_control_characters(as_text(request.arguments))
+    if (hidden := len(arguments) - _MAX_APPROVAL_LENGTH) > 0:  # nothing is left out without saying so
+        half = _MAX_APPROVAL_LENGTH // 2
+        arguments = f"{arguments[:half]} [… {hidden} characters are not shown …] {arguments[-half:]}"
     print_error(f"? {QUESTIONS_TO_USER[language]['allow'].format(call=call, arguments=arguments)}")
     for line in translate_error(request.reason, language).splitlines():
         print_error(f"  {line}")
     for line in request.describe_origins():
         print_error(f"  {show_control_characters(line)}")
-
-
-def _arguments_to_approve(arguments: dict[str, Any]) -> str:
-    """Describe the arguments that a user is asked to approve. Nothing is left out without saying so."""
-    text = show_control_characters(as_text(arguments))
-    if len(text) <= _MAX_APPROVAL_LENGTH:
-        return text
-    half = _MAX_APPROVAL_LENGTH // 2
-    return f"{text[:half]} [… {len(text) - 2 * half} characters are not shown …] {text[-half:]}"
 
 
 def print_waiting(answer: AgentAnswer, language: str = "en") -> None:
@@ -261,9 +243,6 @@ def print_waiting(answer: AgentAnswer, language: str = "en") -> None:
     for request in answer.approvals:
         _print_request(request, language)
         print_error(f"  {texts['decide'].format(run_id=answer.run_id)}")
-
-
-MAX_LINE_LENGTH = 100
 
 
 class PlanTree:
@@ -340,14 +319,8 @@ class PlanTree:
             result = self._results.get(str(step.id))
             if result is not None:
                 style = "green" if result.success else "yellow" if result.skipped else "red"
-                tree.add(
-                    Text(
-                        show_control_characters(self._describe_result(result)),
-                        style=style,
-                        overflow="ellipsis",
-                        no_wrap=True,
-                    )
-                )
+                line = show_control_characters(self._describe_result(result))
+                tree.add(Text(line, style=style, overflow="ellipsis", no_wrap=True))
             elif all(str(dependency) in self._results for dependency in step.dependencies):
                 tree.add(Spinner("dots", text=Text(show_control_characters(f"{step.id}. {_describe_step(step)}"))))
             else:
@@ -372,7 +345,6 @@ def _describe_step(step: PlanStep) -> str:
 OfTool = Annotated[str | None, typer.Argument(help="Only this tool.")]
 
 runs_app = typer.Typer(help="List, show, resume, export and delete runs.", no_args_is_help=True)
-tasks_app = typer.Typer(help="Make tasks for batches.", no_args_is_help=True)
 failures_app = typer.Typer(help="List and delete the failures stored from earlier runs.", no_args_is_help=True)
 
 
@@ -489,29 +461,3 @@ def forget_failures(context: typer.Context, tool: OfTool = None) -> None:
     """Delete the stored failures of one tool, or of all."""
     count = run_with_store(context.obj, lambda store: FailureHistory(store).forget(tool))
     echo(f"{printing.format_count(count, 'failure')} deleted.")
-
-
-@tasks_app.command("from-runs")
-def tasks_from_runs(
-    context: typer.Context,
-    output: Output = None,
-    since: Annotated[str | None, typer.Option("--since", help="Only runs since: 10m, 2h, 7d, or a date.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Also runs without an answer.")] = False,
-) -> None:
-    """Make tasks from recorded runs: what was asked, with which tools, and how it ended. Equal questions count once."""
-    start = parse_since(since)
-    states = frozenset(state.value for state in AgentState) if everything else frozenset({"finished"})
-
-    async def write(store: ToolKnowledgeStore) -> int:
-        number = 0
-        with open_output(output) as file:
-            async for task in read_tasks_from_runs(
-                store, states=states, since=0.0 if start is None else start.timestamp()
-            ):
-                file.write(json.dumps(task.to_dict(), ensure_ascii=False) + "\n")
-                number += 1
-        return number
-
-    number = run_with_store(context.obj, write)
-    if output is not None:
-        echo(f"{printing.format_count(number, 'task')} written to {output}.")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -31,8 +32,6 @@ from ferrule.telemetry.logs import LogFormat, LogLevel, configure_logs, json_log
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from ferrule.config import FerruleConfig, ServerSection
-    from ferrule.server.call_limits import CallAllowance
     from ferrule.server.tokens import AccessToken
 
 tokens_app = typer.Typer(help="Create, list, rotate and revoke the tokens of `ferrule serve`.", no_args_is_help=True)
@@ -65,10 +64,15 @@ def serve(
     session: Session = context.obj
     section = session.config().server
     host, port = host or section.host, section.port if port is None else port
-    require_server_extra()
+    for package in ("fastapi", "uvicorn"):
+        if find_spec(package) is None:
+            raise MissingExtra(package, "server")
     from ferrule.server.tokens import Tokens
 
-    is_local, has_tokens = _is_loopback(host), run_with_store(session, lambda store: Tokens(store).any_exist())
+    has_tokens = run_with_store(session, lambda store: Tokens(store).any_exist())
+    is_local = host == "localhost"
+    with suppress(ValueError):  # another name
+        is_local = is_local or ipaddress.ip_address(host).is_loopback
     is_open = is_local and not has_tokens and not section.trusted_proxies and section.oauth is None
     if not has_tokens and not is_open and section.oauth is None:
         fail("Without tokens, everybody who reaches the server could use it. Create one first: ferrule tokens new NAME")
@@ -156,6 +160,7 @@ def make_app() -> ASGIApp:
     from sse_starlette.sse import AppStatus
 
     from ferrule.server.app import create_worker_app
+    from ferrule.server.listening import bind_internal_port
 
     # Calls over MCP have the same time to end as others; streams without an end are closed by `LimitedHttpProtocol`.
     AppStatus.enable_automatic_graceful_drain = False
@@ -163,7 +168,13 @@ def make_app() -> ASGIApp:
     configure_logs(options["log_format"], options["log_level"])
     config = _make_session(options).config()
     engine_config = config.engine_config
-    internal_socket = _bind_internal_port(options, config)
+    internal_socket = None  # the listener for the other servers of a store, if there may be any
+    if options["internal_host"] is not None and parse_location(config.store.url).kind == "postgresql":
+        port = config.server.internal_port
+        try:
+            internal_socket = bind_internal_port(options["internal_host"], port)
+        except OSError as error:
+            raise SetupError(f"The internal listener cannot use the port {port}: {error}") from None
     is_watched = engine_config.auto_reload or engine_config.watch_for_changes
     return create_worker_app(
         partial(_make_project_app, options, None if internal_socket is None else internal_socket.getsockname()[1]),
@@ -174,18 +185,6 @@ def make_app() -> ASGIApp:
         internal_socket=internal_socket,
         grace_seconds=GRACE_SECONDS,
     )
-
-
-def _bind_internal_port(options: dict[str, Any], config: FerruleConfig) -> socket.socket | None:
-    """Bind the internal listener of a worker; None without a store that other servers may use."""
-    from ferrule.server.listening import bind_internal_port
-
-    if options["internal_host"] is None or parse_location(config.store.url).kind != "postgresql":
-        return None
-    try:
-        return bind_internal_port(options["internal_host"], config.server.internal_port)
-    except OSError as error:
-        raise SetupError(f"The internal listener cannot use the port {config.server.internal_port}: {error}") from None
 
 
 def _find_private_socket(options: dict[str, Any]) -> Path | None:
@@ -210,6 +209,7 @@ def _make_project_app(options: dict[str, Any], internal_port: int | None) -> ASG
     from ferrule.library.library import UnifiedToolLibrary
     from ferrule.orchestrator import Orchestrator
     from ferrule.server.app import create_app
+    from ferrule.server.call_limits import EACH_TENANT, CallAllowance
     from ferrule.server.mcp.http import VirtualServer
     from ferrule.web import page_routes
 
@@ -235,7 +235,14 @@ def _make_project_app(options: dict[str, Any], internal_port: int | None) -> ASG
         allowed_hosts=section.allowed_hosts,
         allowed_origins=section.allowed_origins,
         max_body_size=section.max_body_size,
-        tenant_limits=_read_tenant_limits(section),
+        tenant_limits={
+            name: CallAllowance(
+                holder="This tenant" if name == EACH_TENANT else f"The tenant {name!r}",
+                per_minute=each.rate,
+                max_concurrent=each.concurrent,
+            )
+            for name, each in section.tenant_limits.items()
+        },
         internal_url=_find_internal_url(section.internal_url, options["internal_host"], internal_port),
         internal_secrets=section.internal_secrets,
         private_socket=_find_private_socket(options),
@@ -248,33 +255,10 @@ def _make_project_app(options: dict[str, Any], internal_port: int | None) -> ASG
     )
 
 
-def _read_tenant_limits(section: ServerSection) -> dict[str, CallAllowance]:
-    from ferrule.server.call_limits import EACH_TENANT, CallAllowance
-
-    return {
-        name: CallAllowance(
-            holder="This tenant" if name == EACH_TENANT else f"The tenant {name!r}",
-            per_minute=each.rate,
-            max_concurrent=each.concurrent,
-        )
-        for name, each in section.tenant_limits.items()
-    }
-
-
-def require_server_extra() -> None:
-    """Raise MissingExtra when the packages of the server are not installed."""
-    try:
-        import fastapi
-        import uvicorn
-    except ImportError as error:
-        raise MissingExtra(str(error.name), "server") from None
-    del fastapi, uvicorn
-
-
 def _check_certificate(certificate: Path | None, key: Path | None) -> None:
+    if certificate is None and key is not None:
+        raise SetupError("--tls-key needs --tls-certificate.")
     if certificate is None:
-        if key is not None:
-            raise SetupError("--tls-key needs --tls-certificate.")
         return
     for file in filter(None, (certificate, key)):
         if not file.is_file():
@@ -299,13 +283,6 @@ def _check_port(host: str, port: int) -> None:
             f"The server cannot listen on {_host_in_url(host)}:{port}: {error.strerror}. Choose another address with "
             "--host and --port, or end the program that uses this one."
         ) from None
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _find_internal_url(url: str | None, host: str, port: int | None) -> str | None:
@@ -369,11 +346,8 @@ def create_token(
         return token, text
 
     token, text = run_with_store(context.obj, create)
-    if as_json:
-        printing.print_json({**token.to_dict(), "token": text})
-    else:
-        echo(text)
-        print_error(f"Token {name!r} created ({', '.join(sorted(token.roles))}). It is not shown again.")
+    printing.print_outcome({**token.to_dict(), "token": text}, text, as_json=as_json)
+    print_error(f"Token {name!r} created ({', '.join(sorted(token.roles))}). It is not shown again.")
 
 
 @tokens_app.command("list")
@@ -381,8 +355,16 @@ def list_tokens(context: typer.Context, as_json: AsJson = False) -> None:
     """List the tokens."""
     from ferrule.server.tokens import Tokens
 
+    def describe_state(token: AccessToken) -> str:
+        if token.revoked_at is not None:
+            return "revoked"
+        if token.expires_at is None:
+            return "valid"
+        expired = token.expires_at < datetime.now().timestamp()
+        return f"{'expired' if expired else 'until'} {datetime.fromtimestamp(token.expires_at):%Y-%m-%d %H:%M}"
+
     tokens = run_with_store(context.obj, lambda store: Tokens(store).list_tokens())
-    columns: dict[str, str | Callable[[AccessToken], object]] = {
+    columns: printing.Columns = {
         "name": lambda token: token.name,
         "roles": lambda token: ", ".join(sorted(token.roles)),
         "tools": lambda token: ", ".join(sorted(token.tools or ["all"])),
@@ -391,7 +373,7 @@ def list_tokens(context: typer.Context, as_json: AsJson = False) -> None:
         "a minute": lambda token: "-" if token.calls_per_minute is None else f"{token.calls_per_minute:g}",
         "at once": lambda token: "-" if token.max_concurrent is None else token.max_concurrent,
         "created": lambda token: f"{datetime.fromtimestamp(token.created_at):%Y-%m-%d}",
-        "state": _describe_token_state,
+        "state": describe_state,
     }
     empty = "There are no tokens. Create one with: ferrule tokens new NAME"
     printing.print_list(tokens, columns, as_json=as_json, empty=empty, describe=lambda token: token.to_dict(), cut=(2,))
@@ -419,10 +401,7 @@ def rotate_token(
         return token, text
 
     token, text = run_with_store(context.obj, rotate)
-    if as_json:
-        printing.print_json({**token.to_dict(), "token": text, "overlap": seconds})
-        return
-    echo(text)
+    printing.print_outcome({**token.to_dict(), "token": text, "overlap": seconds}, text, as_json=as_json)
     end = f"for {overlap} more" if seconds else "no more"
     print_error(f"Token {token.name!r} has another secret, which is not shown again. The earlier one is valid {end}.")
 
@@ -439,15 +418,6 @@ def revoke_token(context: typer.Context, name: Annotated[str, typer.Argument(hel
 
     run_with_store(context.obj, revoke)
     echo(f"Token {name!r} is revoked.")
-
-
-def _describe_token_state(token: AccessToken) -> str:
-    if token.revoked_at is not None:
-        return "revoked"
-    if token.expires_at is None:
-        return "valid"
-    expired = token.expires_at < datetime.now().timestamp()
-    return f"{'expired' if expired else 'until'} {datetime.fromtimestamp(token.expires_at):%Y-%m-%d %H:%M}"
 
 
 def parse_duration(text: str) -> float:

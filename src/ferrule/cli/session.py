@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import json
 import os
 import signal
@@ -19,9 +20,7 @@ import typer
 
 from ferrule.cli.terminal import confirm, has_terminal, print_error
 from ferrule.config import FerruleConfig
-from ferrule.core.call import ToolExecutionResult
 from ferrule.core.elicitation import OnElicit
-from ferrule.core.permission import Verdict
 from ferrule.engine import ToolEngine
 from ferrule.engine.config import NO_FOLDER
 from ferrule.engine.plugins import ToolPlugins, find_plugin_entries
@@ -121,17 +120,6 @@ class Session:
             config = dataclasses.replace(config, engine_config=engine_config)
         return _with_store(config)
 
-    def tools_directory(self) -> Path | None:
-        """Return the folder of tools, if it may be loaded.
-
-        Loading runs its Python files, and without a ferrule.toml `./tools` may come from anywhere: then it is used
-        only if an environment variable names it.
-        """
-        config = self.config()
-        if config.path is None and "FERRULE_ENGINE_TOOLS_DIRECTORY" not in os.environ:
-            return None
-        return config.root / config.engine_config.tools_directory
-
     def store(self) -> ToolKnowledgeStore:
         """Make the store without the engine: reading records loads no tool."""
         config = self.config()
@@ -155,6 +143,8 @@ class Session:
         With `tool_name`, only plugins that provide this tool are loaded at first. For `mcp_file` see `project`.
         `bundled` names the only bundled tools, and tools of installed packages, that are loaded; None: as configured.
         """
+        if watch or is_long:
+            gc.set_threshold(700)  # Python's default
         project = self.project(watch=watch, mcp_file=mcp_file)
         if bundled is not None:
             engine_config = dataclasses.replace(project.engine_config, builtin_tools=False)
@@ -177,11 +167,13 @@ class Session:
         if not watch:
             engine_config = dataclasses.replace(engine_config, auto_reload=False, watch_for_changes=False)
         if config.path is None:
-            directory = self.tools_directory()
+            # Loading runs Python files, and `./tools` may come from anywhere, unless a variable names the folder.
+            directory, is_named = engine_config.tools_directory, "FERRULE_ENGINE_TOOLS_DIRECTORY" in os.environ
             engine_config = dataclasses.replace(
-                without_tool_sources(engine_config), tools_directory=str(directory or NO_FOLDER)
+                without_tool_sources(engine_config),
+                tools_directory=str(config.root / directory) if is_named else NO_FOLDER,
             )
-            if directory is None and Path("tools").is_dir():
+            if not is_named and Path("tools").is_dir():
                 print_error(
                     "ferrule: ./tools is not loaded without a ferrule.toml. If you trust it, create one: ferrule init"
                 )
@@ -237,8 +229,20 @@ def run(command: Coroutine[Any, Any, T], *, after_interrupt: Callable[[], str] =
 
     `after_interrupt` returns what to print after Ctrl-C.
     """
+
+    async def run_until_interrupted() -> T:
+        # Ctrl-C and `kill` cancel the command, so that running tools end and the store is closed.
+        task = asyncio.ensure_future(command)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, task.cancel)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
+
     try:
-        return asyncio.run(_run_until_interrupted(command))
+        return asyncio.run(run_until_interrupted())
     except KeyboardInterrupt:
         fail(f"Stopped.{after_interrupt()}", code=130)
 
@@ -251,18 +255,6 @@ def run_with_store(session: Session, work: Callable[[ToolKnowledgeStore], Corout
             return await work(store)
 
     return run(command())
-
-
-async def _run_until_interrupted(command: Coroutine[Any, Any, T]) -> T:
-    # Ctrl-C and `kill` cancel the command, so that running tools end and the store is closed.
-    task = asyncio.ensure_future(command)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, task.cancel)
-    try:
-        return await task
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
 
 
 @contextmanager
@@ -285,24 +277,13 @@ def fail(message: str, *, code: int = EXIT_USAGE) -> NoReturn:
     raise typer.Exit(code)
 
 
-def exit_on_failure(result: ToolExecutionResult) -> None:
-    if not result.is_success:
-        raise typer.Exit(EXIT_CODES.get(result.error_type or "", 1))
-
-
-def exit_on_denial(verdict: Verdict) -> None:
-    """End with the exit code of a call that the policy does not allow, so that scripts can test it."""
-    if verdict != "allow":
-        raise typer.Exit(EXIT_CODES[PERMISSION_DENIED if verdict == "deny" else APPROVAL_REQUIRED])
-
-
 # ---- arguments: `key=value`, or `key:=JSON` for values that are not text
 
 
-def parse_arguments(pairs: Sequence[str], params: str | None) -> dict[str, Any]:
+def parse_arguments(pairs: Sequence[str] | None, params: str | None = None) -> dict[str, Any]:
     """Parse the arguments of a call. Pairs override `--params`."""
     arguments = _read_params(params) if params is not None else {}
-    for pair in pairs:
+    for pair in pairs or ():
         name, equals, value = pair.partition("=")
         if not equals or not name.rstrip(":"):
             hint = " For a JSON object, use --params." if pair.startswith("{") else ""
@@ -314,10 +295,10 @@ def parse_arguments(pairs: Sequence[str], params: str | None) -> dict[str, Any]:
     return arguments
 
 
-def parse_pairs(values: Sequence[str], option: str) -> dict[str, str]:
+def parse_pairs(values: Sequence[str] | None, option: str) -> dict[str, str]:
     """Parse an option that takes `NAME=VALUE` several times. Raises SetupError for other forms."""
     pairs = {}
-    for pair in values:
+    for pair in values or ():
         name, separator, value = pair.partition("=")
         if not name or not separator:
             raise SetupError(f"{option} takes NAME=VALUE, not {pair!r}.")
@@ -354,6 +335,7 @@ ModelName = Annotated[
     typer.Option("--model", "-m", help="openai:NAME, anthropic:NAME, ollama:NAME or offline; see `ferrule models`."),
 ]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="The file to write; default: standard output.")]
+Since = Annotated[str | None, typer.Option("--since", help="Only since: 10m, 2h, 7d, or a date.")]
 MaxCount = Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number.")]
 RunId = Annotated[str, typer.Argument(help="The id of the run.")]
 ToolName = Annotated[str, typer.Argument(help="The tool, or tool__action where it has several.")]

@@ -215,17 +215,11 @@ def confirm(lines: Iterable[str], question: str) -> bool:
         return False
     for line in lines:
         print_error(line)
-    with _interruptible():
-        print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-        return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C end a read that blocks, also inside an event loop that has its own handler."""
+    # Ctrl-C ends the read also inside an event loop, which has its own handler.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        yield
+        print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -10,6 +10,7 @@ import typer
 from ferrule.cli import printing
 from ferrule.cli.client import CallOptions, client_of
 from ferrule.cli.session import (
+    EXIT_CODES,
     ActionName,
     ApprovalOfCall,
     ArgumentPairs,
@@ -18,7 +19,6 @@ from ferrule.cli.session import (
     CallTimeout,
     Session,
     ToolName,
-    exit_on_failure,
     fail,
     parse_arguments,
 )
@@ -49,14 +49,15 @@ def call(
     6 not permitted, 8 waits for approval, 130 stopped by Ctrl-C.
     """
     options = CallOptions(action=action, timeout=timeout, approval=approval, shows_progress=not as_json)
-    values = parse_arguments(arguments or (), params)
+    values = parse_arguments(arguments, params)
     result, described, whole_output = client_of(context, local_only=("output",)).call(name, values, options)
     if output is not None:
         data = next((d for part in result.content if (d := getattr(part, "data", None)) is not None), None)
         output.write_bytes(data if data is not None else result.text.encode())
         print_error(f"ferrule: wrote {output}")
     printing.print_json(described) if as_json else printing.print_result(result, whole_output)
-    exit_on_failure(result)
+    if not result.is_success:
+        raise typer.Exit(EXIT_CODES.get(result.error_type or "", 1))
 
 
 @tools_app.command("list")
@@ -121,10 +122,12 @@ def validate_tools(
         fail(f"No such folder or file: {str(path)!r}.")
     from ferrule.cli.project import check_path, check_project
 
-    config = context.obj.config() if path is None else None
-    if config is not None and config.path is None:
+    if path is not None:
+        report = check_path(path)
+    elif (config := context.obj.config()).path is not None:
+        report = check_project(config)
+    else:
         fail("No ferrule.toml here. Name the folder to check: ferrule tools validate tools")
-    report = check_project(config) if config is not None else check_path(path)  # type: ignore[arg-type]
     printing.print_check("tool", [tool.id for tool in report.tools], report.errors, as_json=as_json)
 
 

@@ -13,13 +13,12 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 from ferrule.cluster.actor import WorkChannel
 from ferrule.cluster.connection import connect
-from ferrule.cluster.group import WorkerGroup
-from ferrule.cluster.remote_worker import WorkerLost
+from ferrule.cluster.workers import WorkerGroup, WorkerLost
 from ferrule.core.call import Invocation, ToolExecutionContext, ToolExecutionResult
 from ferrule.core.content import Output, unwrap_reported_result
 from ferrule.core.schema import read_function
@@ -197,9 +196,9 @@ class FunctionService:
             _check_version(request.reference)
         except ExecutionFailed as error:
             return encode_message(FunctionNotLoaded(0, encode_error(error)))
-        function = self._functions.get(request.function)
-        if function is None:
-            function = self._functions[request.function] = self._pool.register(request.reference)
+        if request.function not in self._functions:
+            self._functions[request.function] = self._pool.register(request.reference)
+        function = self._functions[request.function]
         invocation = Invocation(
             call_id=request.call_id,
             tool=Tool(spec=ToolSpec(tool_id=request.tool_id), handler="function"),
@@ -232,8 +231,7 @@ async def _ask_caller(
     reply = decode_from_parent(memoryview(encoded)[HEADER_SIZE:])
     if reply.failure is not None:
         raise decode_error(reply.failure)
-    result: ToolExecutionResult = reply.result
-    return result
+    return cast(ToolExecutionResult, reply.result)
 
 
 def _check_version(reference: FunctionReference) -> None:

@@ -13,8 +13,8 @@ from uuid import uuid4
 from xml.etree import ElementTree
 
 from ferrule.agent import RunLimits
-from ferrule.batch.compare import sign_test
-from ferrule.batch.local import LocalBackend
+from ferrule.batch.backends import LocalBackend
+from ferrule.batch.report import sign_test
 from ferrule.batch.tasks import BatchTask
 from ferrule.batch.waiting_model import WaitingModel
 from ferrule.core.model import Model
@@ -100,10 +100,9 @@ class EvaluationResult:
         return [t for t in self.trials if t.configuration == configuration and task in (None, t.task)]
 
     def rate(self, configuration: str, task: str | None = None) -> Rate:
-        trials = self.select(configuration, task)
-        passed = sum(trial.is_passed for trial in trials)
-        low, high = wilson_interval(passed, len(trials))
-        return Rate(passed=passed, trials=len(trials), low=low, high=high)
+        passed = [trial.is_passed for trial in self.select(configuration, task)]
+        low, high = wilson_interval(sum(passed), len(passed))
+        return Rate(passed=sum(passed), trials=len(passed), low=low, high=high)
 
     def reliable_share(self, configuration: str) -> float:
         """Return the share of tasks that passed in every repetition (tau-bench's pass^k)."""
@@ -117,6 +116,21 @@ class EvaluationResult:
         pairs = [(outcome[t.task, t.repetition], t.is_passed) for t in self.select(second)]
         gained, lost = sum(not a and b for a, b in pairs), sum(a and not b for a, b in pairs)
         return gained, lost, sign_test(gained, lost)
+
+    def sentences(self) -> list[str]:
+        """Return the rates of each configuration and of its tasks, and how each differs from the first."""
+        first, *others = self.configurations
+        lines = []
+        for name in (first, *others):
+            lines.append(
+                f"{name}: {self.rate(name)}; in every repetition: {self.reliable_share(name):.0%} of the tasks"
+            )
+            tasks = dict.fromkeys(trial.task for trial in self.trials)
+            lines += [f"  {task}: {self.rate(name, task)}" for task in tasks]
+        for name in others:
+            gained, lost, chance = self.compare(first, name)
+            lines.append(f"{name} against {first}: {gained} trials gained, {lost} lost (p = {chance:.2g})")
+        return lines
 
     def to_dict(self) -> dict[str, Any]:
         return {

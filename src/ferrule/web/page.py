@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mimetypes
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -32,30 +33,24 @@ restart the server.</p>
 """
 
 
-class FileCache:
-    """The files of the page, a few hundred kilobytes, in memory: threads that read files are slow on a busy machine."""
+@lru_cache(maxsize=256)
+def _read_file(path: Path, changed_at: int) -> bytes:
+    """Keep the files in memory until the page is built again: threads that read files are slow on a busy machine."""
+    return path.read_bytes()
 
-    def __init__(self) -> None:
-        self._files: dict[Path, tuple[int, bytes]] = {}
 
-    def read(self, path: Path) -> bytes:
-        """Return the content of a file, which is read again when the page was built again."""
-        changed_at = path.stat().st_mtime_ns
-        cached = self._files.get(path)
-        if cached is None or cached[0] != changed_at:
-            cached = self._files[path] = changed_at, path.read_bytes()
-        return cached[1]
+def _send(path: Path, media_type: str, headers: dict[str, str]) -> Response:
+    return Response(_read_file(path, path.stat().st_mtime_ns), media_type=media_type, headers=headers)
 
 
 def page_routes(folder: Path = STATIC_FOLDER) -> list[Route]:
     """Return the routes of the page that was built into a folder; without it, `/` says how to build it."""
-    files = FileCache()
 
     async def show_page(request: Request) -> Response:
         index = folder / "index.html"
         if not index.is_file():
             return HTMLResponse(_NOT_BUILT, 200 if request.url.path == "/" else 404)
-        return Response(files.read(index), media_type="text/html", headers=_PAGE_HEADERS)
+        return _send(index, "text/html", _PAGE_HEADERS)
 
     async def send_asset(request: Request) -> Response:
         name = request.path_params["name"]  # one segment: it cannot leave the folder
@@ -68,13 +63,13 @@ def page_routes(folder: Path = STATIC_FOLDER) -> list[Route]:
         if accepts_gzip and packed.is_file():
             path, headers = packed, {**headers, "Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
         media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
-        return Response(files.read(path), media_type=media_type, headers=headers)
+        return _send(path, media_type, headers)
 
     async def send_icon(request: Request) -> Response:
         icon = folder / "favicon.svg"
         if not icon.is_file():
             raise HTTPException(404, "There is no icon.")
-        return Response(files.read(icon), media_type="image/svg+xml", headers={"Cache-Control": "max-age=86400"})
+        return _send(icon, "image/svg+xml", {"Cache-Control": "max-age=86400"})
 
     pages = ["/", *(path for view in VIEWS for path in (f"/{view}", f"/{view}/{{rest:path}}"))]
     return [

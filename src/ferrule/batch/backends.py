@@ -1,18 +1,24 @@
-"""Running tasks in this process: one agent for each selection of tools, many runs at a time."""
+"""Where the tasks of a batch run: in this process, or with workers on the nodes of a cluster."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections import Counter, OrderedDict
-from typing import Any, Final, Protocol
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import lru_cache, partial
+from math import ceil
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-from ferrule.agent import Agent, AgentAnswer, AgentState, RunLimits
+from ferrule.agent import Agent, AgentState, RunLimits
 from ferrule.agent.run import RUN_PREFIX, Run
 from ferrule.batch.tasks import BatchTask
 from ferrule.batch.trajectory import build_failure, build_trajectory, remove_secrets
 from ferrule.batch.waiting_model import BatchInterrupted, TaskTrace, WaitingModel
+from ferrule.cluster.actor import WorkChannel
+from ferrule.cluster.workers import WorkerGroup, WorkerLost
 from ferrule.core.permission import Principal
 from ferrule.errors import LockHeld, RunInProgress, SetupError, StoreError
 from ferrule.library.library import UnifiedToolLibrary
@@ -67,7 +73,7 @@ class LocalBackend:
         self._instructions, self._tools, self._core_tools = instructions, tools, core_tools or []
         self._limits, self._memory = limits or RunLimits(priority=BATCH_PRIORITY), memory
         self._principal = library.with_tenant(Principal(kind="agent", name=name))
-        self._agents: OrderedDict[tuple[str, ...] | None, Agent] = OrderedDict()
+        self._get_agent = lru_cache(MAX_AGENTS)(self._make_agent)
 
     @property
     def retries(self) -> Counter[str]:
@@ -112,7 +118,11 @@ class LocalBackend:
             answer = await (agent.resume(run_id) if is_resumed else agent.run(task.task, run_id=run_id))
         finally:
             TaskTrace.current.reset(token)
-        _interrupt_without_budget(answer)
+        if answer.state is AgentState.INTERRUPTED:
+            raise BatchInterrupted(answer.reason)
+        for request in filter(is_extension_request, answer.approvals):  # the task continues when there is more budget
+            more = f"Approve more with: ferrule approvals approve {request.approval_id}"
+            raise BatchInterrupted(f"{request.reason} {more}")
         trajectory = build_trajectory(
             task,
             answer,
@@ -126,11 +136,7 @@ class LocalBackend:
         )
         return remove_secrets(trajectory, store)
 
-    def _get_agent(self, tools: tuple[str, ...] | None) -> Agent:
-        if tools in self._agents:
-            self._agents.move_to_end(tools)
-            return self._agents[tools]
-        selected = list(tools) if tools is not None else self._tools
+    def _make_agent(self, tools: tuple[str, ...] | None) -> Agent:
         agent = Agent(
             self._library,
             self._model,
@@ -141,11 +147,9 @@ class LocalBackend:
             principal=self._principal,
             memory=self._memory,
         )
+        selected = list(tools) if tools is not None else self._tools
         if selected is not None:
             agent.load_tools_by_config(selected)
-        self._agents[tools] = agent
-        if len(self._agents) > MAX_AGENTS:
-            self._agents.popitem(last=False)
         return agent
 
 
@@ -162,12 +166,95 @@ async def _take_over_run(store: ToolKnowledgeStore, run_id: str) -> None:
             await asyncio.sleep(0.5)
 
 
-def _interrupt_without_budget(answer: AgentAnswer[Any]) -> None:
-    """Interrupt the batch when a budget of the project is spent: its tasks continue when there is more."""
-    if answer.state is AgentState.INTERRUPTED:
-        raise BatchInterrupted(answer.reason)
-    for request in answer.approvals:
-        if is_extension_request(request):
-            raise BatchInterrupted(
-                f"{request.reason} Approve more with: ferrule approvals approve {request.approval_id}"
-            )
+# On a cluster
+
+MAX_LOSSES: Final = 10
+"""Workers that one task may lose. Nodes come and go; a task that has lost so many workers is what kills them."""
+
+BackendFactory: TypeAlias = Callable[[], AbstractAsyncContextManager[LocalBackend]]
+"""Opens the back end of a worker, on its node: a function that the node can import, or a `functools.partial` of one."""
+
+
+class TaskAssignment(NamedTuple):
+    task: BatchTask
+    run_id: str
+    may_exist: bool
+
+
+class ClusterBackend:
+    """Runs tasks with workers on a cluster that this process is connected to (`ferrule.cluster.connect`).
+
+    A task whose worker or node is lost is given to another worker. Where the workers share a store, its run continues
+    there. The folder of the batch stays with this process, which writes every trajectory that arrives.
+    """
+
+    def __init__(
+        self,
+        open_backend: BackendFactory,
+        *,
+        workers: int,
+        concurrency: int,
+        resources: Mapping[str, float] | None = None,
+        model: WaitingModel | None = None,
+    ) -> None:
+        """Up to `workers` workers, each with the `resources` (default: one CPU), work on `concurrency` tasks together.
+
+        `model` is not asked; it counts the requests that workers had to send again.
+        """
+        self._model = model
+        self._group = WorkerGroup(
+            partial(BatchService.open, open_backend),
+            resources=resources or {"cpu": 1},
+            max_workers=workers,
+            slots=ceil(concurrency / workers),
+        )
+
+    @property
+    def node_ids(self) -> list[str]:
+        """Return the node of each worker."""
+        return self._group.node_ids
+
+    async def run_task(self, task: BatchTask, run_id: str, *, may_exist: bool) -> dict[str, Any]:
+        started_at, losses = time.time(), 0
+        while True:
+            try:
+                trajectory, retries = await self._group.run(TaskAssignment(task, run_id, may_exist))
+            except WorkerLost as lost:
+                may_exist, losses = True, losses + lost.is_sent
+                logger.info("task=<%s>, losses=<%d> | given to another worker: %s", task.id, losses, lost)
+                if losses < MAX_LOSSES:
+                    continue
+                name = self._model.name if self._model is not None else ""
+                return build_failure(task, lost, model=name, started_at=started_at)
+            if self._model is not None:
+                self._model.retries.update(retries)
+            return dict(trajectory)
+
+    async def aclose(self) -> None:
+        await self._group.aclose()
+        if self._model is not None:
+            await self._model.aclose()
+
+
+class BatchService:
+    """A worker on a node, which runs tasks with its own back end."""
+
+    @classmethod
+    async def open(cls, open_backend: BackendFactory) -> BatchService:
+        resources = AsyncExitStack()
+        return cls(await resources.enter_async_context(open_backend()), resources)
+
+    def __init__(self, backend: LocalBackend, resources: AsyncExitStack) -> None:
+        self._backend, self._resources = backend, resources
+        self._retries: Counter[str] = Counter()
+        """Those that the owner knows of."""
+
+    async def run(self, assignment: TaskAssignment, channel: WorkChannel) -> tuple[dict[str, Any], Counter[str]]:
+        task, run_id, may_exist = assignment
+        trajectory = await self._backend.run_task(task, run_id, may_exist=may_exist)
+        retries = self._backend.retries - self._retries
+        self._retries += retries
+        return trajectory, retries
+
+    async def aclose(self) -> None:
+        await self._resources.aclose()
