@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ferrule.store.location import settings_directory, user_cache_directory, user_state_directory
+
 TESTS = Path(__file__).parent
 HANGING_TEST = """
 import threading
@@ -35,6 +37,14 @@ DEADLINE = re.compile(
     r"(?:timeout=|seconds=)?(?P<seconds>\d+(?:\.\d+)?)\)+:?$"
 )
 MIN_DEADLINE = 30
+SHORT_TIMEOUT = re.compile(r"\b(?:execute|query|connect|write|do)\w*\(.*\btimeout=(?P<seconds>\d+(?:\.\d+)?)\b")
+EXPECTED_TIMEOUT = re.compile(
+    r"\btimeout[\"\']|TimedOut|TimeoutError|longer than|did not (?:finish|start)|time_out_after_start"
+)
+RANDOM = re.compile(r"(?<![\w.])random\.(?!Random\(\d*\w+\)|seed)\w+\(")
+ATTEMPTS = re.compile(
+    r"^( *)for \w+ in range\(\d[\d_]*\):\n(?:\1 .*\n)*?\1 +break\n(?:\1 .*\n)*?\1 +.*\bsleep\(", re.MULTILINE
+)
 COUNT = re.compile(r"\bassert\b.* (?:>=?|<=?) [\d_]+\b")
 TEST = re.compile(r"^(?=(?:async )?def )", re.MULTILINE)
 
@@ -71,6 +81,42 @@ def test_a_sleep_has_a_reason_beside_it():
 def files_in_real_time() -> list[tuple[Path, str]]:
     texts = [(path, path.read_text(encoding="utf-8")) for path in FILES]
     return [(path, text) for path, text in texts if "virtual_time import" not in text]
+
+
+def test_a_timeout_that_must_not_pass_is_long():
+    """A call that is to succeed has a minute or more. Short timeouts are for work that never ends."""
+    found = []
+    for path, text in files_in_real_time():
+        for function in TEST.split(text):
+            lines = function.splitlines()
+            found += [
+                f"{path.relative_to(TESTS)} {lines[0]} {line.strip()}"
+                for index, line in enumerate(lines)
+                if (match := SHORT_TIMEOUT.search(line))
+                and 0 < float(match["seconds"]) < MIN_DEADLINE
+                and not EXPECTED_TIMEOUT.search(function)
+                and not has_reason(lines, index)
+            ]
+    assert found == [], "give the call a minute, or assert that it times out, or say in a comment why it may not"
+
+
+def test_no_test_gives_up_after_a_number_of_sleeps():
+    """So many attempts with a sleep between them are a deadline that is not written as one."""
+    found = [str(path.relative_to(TESTS)) for path, text in files_in_real_time() if ATTEMPTS.search(text)]
+    assert found == [], "wait for the condition (tests/support/waiting.py); pytest's timeout ends a test that hangs"
+
+
+def test_random_values_are_the_same_in_each_run():
+    """A test that fails for one value in a thousand has to fail again when it is run again."""
+    found = [str(path.relative_to(TESTS)) for path in FILES if RANDOM.search(path.read_text(encoding="utf-8"))]
+    assert found == [], "use random.Random(SEED), or hypothesis"
+
+
+def test_a_process_of_tests_has_folders_of_its_own(tmp_path_factory):
+    """What a test leaves in the user's folders would be read by tests in other processes, and by later runs."""
+    own = tmp_path_factory.getbasetemp()
+    folders = (settings_directory(), user_state_directory(), user_cache_directory("mcp"))
+    assert [folder for folder in folders if not folder.is_relative_to(own)] == []
 
 
 def test_what_must_happen_has_at_least_half_a_minute():

@@ -40,6 +40,7 @@ from ferrule.orchestrator import Orchestrator
 from ferrule.orchestrator.orchestrator import DEFAULT_CACHE_TTL
 from ferrule.orchestrator.small_talk import detect_small_talk, reply_to_small_talk
 from ferrule.orchestrator.strategy_runner import StrategyChosen, history_as_messages, turns_of
+from ferrule.store.location import user_state_directory
 from ferrule.texts.language import detect_language
 
 OnlyTools = Annotated[list[str] | None, typer.Option("--tool", "-t", help="Use only this tool; may be repeated.")]
@@ -444,7 +445,7 @@ def _line_editing() -> Iterator[None]:
     with contextlib.suppress(ImportError):
         import readline
 
-        history = Path.home() / ".local/state/ferrule/chat_history"
+        history = user_state_directory() / "chat_history"
         with contextlib.suppress(OSError):
             readline.read_history_file(history)
     try:
