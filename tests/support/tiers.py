@@ -5,10 +5,13 @@
 - long: `make test-all` runs them too. What takes many seconds, or installs something.
 """
 
+import ctypes
 import gc
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
 
 import hypothesis
 import pytest
@@ -43,6 +46,8 @@ LARGE_PACKAGES = {
     "tests/workflow/test_graph.py": "langgraph",
 }
 """Tests that load large packages, know thousands of tools, or read all modules: one process does it for them."""
+MEGABYTES = {"data": 110, "frameworks": 90, "models": 70, "web": 60, "langgraph": 30, "encoder": 30}
+"""What the packages of these groups take: each process runs groups of about the same sum."""
 GUARDED_EVENTS = frozenset(
     {"socket.connect", "subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 )
@@ -87,6 +92,26 @@ def _find_group(item: pytest.Item) -> str | None:
         return "langgraph"
     loaded = (group for prefix, group in LARGE_PACKAGES.items() if item.nodeid.startswith(prefix))
     return next(loaded, item.location[0].replace("/", ".") if _uses_module_fixture(item) else None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Distribute tests as `--dist loadgroup` does, but the groups of large packages among all processes."""
+    from xdist.scheduler import LoadGroupScheduling
+
+    class Scheduling(LoadGroupScheduling):
+        def _assign_work_unit(self, node: Any) -> None:
+            if self._megabytes(node) > min(map(self._megabytes, self.nodes)):
+                small = next((group for group in self.workqueue if group not in MEGABYTES), None)
+                if small is not None:
+                    self.workqueue.move_to_end(small, last=False)
+            super()._assign_work_unit(node)
+
+        def _megabytes(self, node: Any) -> int:
+            groups = self.assigned_work.get(node, {})
+            return sum(size for group, size in MEGABYTES.items() if group in groups)
+
+    return Scheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 def _name_group(item: pytest.Item, group: str) -> None:
@@ -153,8 +178,12 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         return (yield)
     finally:
         _GUARD.is_active = False
-        if _find_group(item) == "encoder" and (nextitem is None or _find_group(nextitem) != "encoder"):
-            _unload_encoder()
+        group = _find_group(item)
+        if group is not None and (nextitem is None or _find_group(nextitem) != group):
+            if group == "encoder":
+                _unload_encoder()
+            gc.collect()
+            _return_memory()
 
 
 def _unload_encoder() -> None:
@@ -162,7 +191,12 @@ def _unload_encoder() -> None:
     vectors._make_encoder.cache_clear()
     for name in [name for name in sys.modules if name.partition(".")[0] == vectors.PACKAGE]:
         del sys.modules[name]
-    gc.collect()
+
+
+def _return_memory() -> None:
+    """Return to the system what glibc keeps of freed memory."""
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @pytest.hookimpl(wrapper=True)
