@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["tests.support.tiers", "tests.support.cpu_time", "tests.support.postgres", "tests.support.watchdog"]
+pytest_plugins = ["tests.support.cpu_time", "tests.support.tiers", "tests.support.postgres", "tests.support.watchdog"]
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ import hypothesis
 import pytest
 
 from ferrule.catalog.search import vectors
+from tests.support.cpu_time import used_megabytes
 
 # Nothing depends on the speed of the machine. `--hypothesis-profile=many` is for `make test-all`.
 _HEALTH_CHECKS = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture]
@@ -39,6 +40,7 @@ LARGE_PACKAGES = {
     "tests/models/test_offline": "offline model",
     "tests/models/": "models",
     "tests/orchestrator/test_process_task.py::test_the_graph": "langgraph",
+    "tests/orchestrator/test_secrets.py::test_a_server_that_repeats": "models",
     "tests/store/test_tool_vectors.py": "encoder",
     "tests/test_document_map.py": "source code",
     "tests/test_layers.py": "source code",
@@ -46,8 +48,10 @@ LARGE_PACKAGES = {
     "tests/workflow/test_graph.py": "langgraph",
 }
 """Tests that load large packages, know thousands of tools, or read all modules: one process does it for them."""
-MEGABYTES = {"data": 110, "frameworks": 90, "models": 70, "web": 60, "langgraph": 30, "encoder": 30}
+MEGABYTES = {"models": 115, "data": 110, "frameworks": 100, "web": 70, "encoder": 40, "langgraph": 20}
 """What the packages of these groups take: each process runs groups of about the same sum."""
+MAX_GROWTH = 15
+"""Megabytes that a process may grow before it looks for garbage, and returns what it has freed to the system."""
 GUARDED_EVENTS = frozenset(
     {"socket.connect", "subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 )
@@ -161,9 +165,12 @@ class _UnitTestGuard:
 _GUARD = _UnitTestGuard()
 
 
-def _hear(event: str, arguments: tuple[object, ...]) -> None:
-    """Python reports thousands of events in each test: hardly any of them may cost anything."""
-    if event in GUARDED_EVENTS:
+def _hear(event: str, arguments: tuple[object, ...], guarded: frozenset[str] = GUARDED_EVENTS) -> None:
+    """Python reports thousands of events in each test: hardly any of them may cost anything.
+
+    `guarded` is still there when Python takes this module apart.
+    """
+    if event in guarded:
         _GUARD.check(event, arguments)
 
 
@@ -178,12 +185,10 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         return (yield)
     finally:
         _GUARD.is_active = False
-        group = _find_group(item)
-        if group is not None and (nextitem is None or _find_group(nextitem) != group):
-            if group == "encoder":
-                _unload_encoder()
-            gc.collect()
-            _return_memory()
+        item._report_sections.clear()  # what it logged and printed: nobody reads it again
+        if _find_group(item) == "encoder" and (nextitem is None or _find_group(nextitem) != "encoder"):
+            _unload_encoder()
+        _MEMORY.check(is_last=nextitem is None)
 
 
 def _unload_encoder() -> None:
@@ -193,10 +198,21 @@ def _unload_encoder() -> None:
         del sys.modules[name]
 
 
-def _return_memory() -> None:
-    """Return to the system what glibc keeps of freed memory."""
-    with suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
+class _Memory:
+    """The memory of this process, as it was when all garbage had been returned to the system."""
+
+    def __init__(self) -> None:
+        self._megabytes = 0
+
+    def check(self, is_last: bool) -> None:
+        if is_last or used_megabytes() > self._megabytes + MAX_GROWTH:
+            gc.collect()
+            with suppress(OSError, AttributeError):  # another C library than glibc, which keeps what is freed
+                ctypes.CDLL(None).malloc_trim(0)
+            self._megabytes = used_megabytes()
+
+
+_MEMORY = _Memory()
 
 
 @pytest.hookimpl(wrapper=True)
