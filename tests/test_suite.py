@@ -4,6 +4,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -24,7 +26,7 @@ def test_other():
     pass
 """
 FILES = [path for path in sorted(TESTS.rglob("*.py")) if path.parent.name != "support" and path != Path(__file__)]
-SLEEP = re.compile(r"\bsleep\((?P<seconds>[\w.]*)")
+SLEEP = re.compile(r"(?<!def )\bsleep\((?P<seconds>[\w.]*)")
 CLOCK = re.compile(
     r"\b(perf_counter|process_time|thread_time|monotonic)(_ns)?\(\)"  # clocks that only measure
     r"|loop(\(\))?\.time\(\)|\.(time|now|utcnow)\([^)]*\) - [a-z_]"  # the loop's, and how long ago something was
@@ -49,67 +51,89 @@ COUNT = re.compile(r"\bassert\b.* (?:>=?|<=?) [\d_]+\b")
 TEST = re.compile(r"^(?=(?:async )?def )", re.MULTILINE)
 
 
-def has_reason(lines: list[str], index: int) -> bool:
-    """Return whether a comment says why the line waits: on the line, or on the one above."""
-    return "  # " in lines[index] or lines[index - 1].lstrip().startswith("# ")
+def seconds_of(match: re.Match[str]) -> float:
+    """Return how long a sleep or a deadline is; 0.0 if it has another form."""
+    return float(match["seconds"]) if re.fullmatch(r"\d+(\.\d+)?", match["seconds"]) else 0.0
 
 
-def is_harmless(seconds: str) -> bool:
-    """Return whether a sleep only lets the event loop go on, or is there to be interrupted."""
-    return seconds == "0" or (seconds.isdecimal() and int(seconds) >= ENDLESS)
+def is_too_short(match: re.Match[str]) -> bool:
+    return 0 < seconds_of(match) < MIN_DEADLINE
+
+
+def may_be_too_short(match: re.Match[str]) -> bool:
+    """Return whether a sleep does more than let the event loop go on, and ends by itself."""
+    return match["seconds"] != "0" and not (match["seconds"].isdecimal() and int(match["seconds"]) >= ENDLESS)
+
+
+def is_in_real_time(text: str) -> bool:
+    """In virtual time, a sleep takes no time and always ends in the same order."""
+    return "virtual_time import" not in text
+
+
+def functions() -> Iterator[tuple[Path, list[str]]]:
+    """The lines of each function at the top of a file whose tests run in real time."""
+    for path in FILES:
+        if is_in_real_time(text := path.read_text(encoding="utf-8")):
+            yield from ((path, function.splitlines()) for function in TEST.split(text))
+
+
+def find(
+    pattern: re.Pattern[str],
+    is_wrong: Callable[[re.Match[str]], bool] = bool,
+    places: Iterable[tuple[Path, list[str]]] | None = None,
+) -> list[str]:
+    """Return the lines that match, unless a comment on the line, or on the one above, says why they are right."""
+    return [
+        f"{path.relative_to(TESTS)} {lines[0]} {line.strip()}"
+        for path, lines in places or functions()
+        for before, line in pairwise(["", *lines])
+        if (match := pattern.search(line)) and is_wrong(match)
+        if "  # " not in line and not before.lstrip().startswith("# ")
+    ]
 
 
 def test_a_sleep_has_a_reason_beside_it():
-    """In virtual time, a sleep takes no time and always ends in the same order."""
-    found = []
-    for path in FILES:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        if any("virtual_time import" in line for line in lines):
-            continue
-        for index, line in enumerate(lines):
-            match = SLEEP.search(line)
-            if (
-                match
-                and "def sleep(" not in line
-                and not is_harmless(match["seconds"])
-                and not has_reason(lines, index)
-            ):
-                found.append(f"{path.relative_to(TESTS)}:{index + 1} {line.strip()}")
+    found = find(SLEEP, may_be_too_short)
     assert found == [], "wait for a condition (tests/support/waiting.py), or say in a comment why this waits"
 
 
-def files_in_real_time() -> list[tuple[Path, str]]:
-    texts = [(path, path.read_text(encoding="utf-8")) for path in FILES]
-    return [(path, text) for path, text in texts if "virtual_time import" not in text]
+def test_what_must_happen_has_at_least_half_a_minute():
+    """A deadline only ends a test that would hang: it is longer than anything takes, even on a busy machine."""
+    assert find(DEADLINE, is_too_short) == [], "wait longer, or say in a comment why this deadline is to pass"
 
 
 def test_a_timeout_that_must_not_pass_is_long():
     """A call that is to succeed has a minute or more. Short timeouts are for work that never ends."""
-    found = []
-    for path, text in files_in_real_time():
-        for function in TEST.split(text):
-            lines = function.splitlines()
-            found += [
-                f"{path.relative_to(TESTS)} {lines[0]} {line.strip()}"
-                for index, line in enumerate(lines)
-                if (match := SHORT_TIMEOUT.search(line))
-                and 0 < float(match["seconds"]) < MIN_DEADLINE
-                and not EXPECTED_TIMEOUT.search(function)
-                and not has_reason(lines, index)
-            ]
+    quick = [(path, lines) for path, lines in functions() if not EXPECTED_TIMEOUT.search("\n".join(lines))]
+    found = find(SHORT_TIMEOUT, is_too_short, quick)
     assert found == [], "give the call a minute, or assert that it times out, or say in a comment why it may not"
 
 
-def test_no_test_gives_up_after_a_number_of_sleeps():
-    """So many attempts with a sleep between them are a deadline that is not written as one."""
-    found = [str(path.relative_to(TESTS)) for path, text in files_in_real_time() if ATTEMPTS.search(text)]
-    assert found == [], "wait for the condition (tests/support/waiting.py); pytest's timeout ends a test that hangs"
+def test_no_count_is_compared_after_a_sleep():
+    """How much happens in a fixed time depends on the machine."""
+    waiting = [each for each in functions() if any(may_be_too_short(m) for m in map(SLEEP.search, each[1]) if m)]
+    found = find(COUNT, places=waiting)
+    assert found == [], "wait until the count is reached (tests/support/waiting.py), or say in a comment why not"
 
 
-def test_random_values_are_the_same_in_each_run():
-    """A test that fails for one value in a thousand has to fail again when it is run again."""
-    found = [str(path.relative_to(TESTS)) for path in FILES if RANDOM.search(path.read_text(encoding="utf-8"))]
-    assert found == [], "use random.Random(SEED), or hypothesis"
+def test_no_test_reads_a_clock():
+    """A test that measures how long something takes fails on a busy machine. `make bench` measures."""
+    found = find(CLOCK, places=[(path, path.read_text(encoding="utf-8").splitlines() or [""]) for path in FILES])
+    assert found == [], "assert an order of things or use tests/support/virtual_time.py; or say in a comment why not"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "advice"),
+    [
+        (ATTEMPTS, "wait for the condition (tests/support/waiting.py): so many sleeps are a deadline, too"),
+        (RANDOM, "use random.Random(SEED) or hypothesis: a test that fails has to fail again"),
+    ],
+    ids=["attempts", "random"],
+)
+def test_nothing_depends_on_a_number_of_attempts_or_on_chance(pattern, advice):
+    texts = [(path, path.read_text(encoding="utf-8")) for path in FILES]
+    found = [str(path.relative_to(TESTS)) for path, text in texts if pattern.search(text) and is_in_real_time(text)]
+    assert found == [], advice
 
 
 def test_a_process_of_tests_has_folders_of_its_own(tmp_path_factory):
@@ -117,43 +141,6 @@ def test_a_process_of_tests_has_folders_of_its_own(tmp_path_factory):
     own = tmp_path_factory.getbasetemp()
     folders = (settings_directory(), user_state_directory(), user_cache_directory("mcp"))
     assert [folder for folder in folders if not folder.is_relative_to(own)] == []
-
-
-def test_what_must_happen_has_at_least_half_a_minute():
-    """A deadline only ends a test that would hang: it is longer than anything takes, even on a busy machine."""
-    found = []
-    for path, text in files_in_real_time():
-        lines = text.splitlines()
-        for index, line in enumerate(lines):
-            match = DEADLINE.search(line)
-            if match and 0 < float(match["seconds"]) < MIN_DEADLINE and not has_reason(lines, index):
-                found.append(f"{path.relative_to(TESTS)}:{index + 1} {line.strip()}")
-    assert found == [], "wait longer, or say in a comment why this deadline is to pass"
-
-
-def test_no_count_is_compared_after_a_sleep():
-    """How much happens in a fixed time depends on the machine."""
-    found = []
-    for path, text in files_in_real_time():
-        for function in TEST.split(text):
-            lines = function.splitlines()
-            if any(match and not is_harmless(match["seconds"]) for match in map(SLEEP.search, lines)):
-                counts = [line.strip() for index, line in enumerate(lines) if COUNT.search(line)]
-                found += [f"{path.relative_to(TESTS)} {lines[0]} {count}" for count in counts if "  # " not in count]
-    assert found == [], "wait until the count is reached (tests/support/waiting.py), or say in a comment why not"
-
-
-def test_no_test_reads_a_clock():
-    """A test that measures how long something takes fails on a busy machine. `make bench` measures."""
-    found = []
-    for path in FILES:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        found += [
-            f"{path.relative_to(TESTS)}:{index + 1} {line.strip()}"
-            for index, line in enumerate(lines)
-            if CLOCK.search(line) and not has_reason(lines, index)
-        ]
-    assert found == [], "assert an order of things or use tests/support/virtual_time.py; or say in a comment why not"
 
 
 @pytest.mark.integration
