@@ -14,8 +14,9 @@ from ferrule.store.location import settings_directory, user_cache_directory, use
 
 TESTS = Path(__file__).parent
 HANGING_TEST = """
-import threading
+import pytest, threading
 
+@pytest.mark.timeout(1)
 def test_waits_even_after_its_timeout():
     try:
         threading.Event().wait()
@@ -146,11 +147,11 @@ def test_a_process_of_tests_has_folders_of_its_own(tmp_path_factory):
 @pytest.mark.integration
 def test_a_test_that_its_timeout_does_not_end_is_named_and_does_not_hold_up_the_others(tmp_path):
     (tmp_path / "test_hanging.py").write_text(HANGING_TEST)
-    (tmp_path / "conftest.py").write_text("from tests.support import watchdog\nwatchdog.EXTRA_SECONDS = 1.0\n")
+    (tmp_path / "conftest.py").write_text("from tests.support import watchdog\nwatchdog.EXTRA_SECONDS = 5.0\n")
     command = [sys.executable, "-m", "pytest", "-c", "/dev/null", "--rootdir", ".", "-n", "1"]
-    command += ["--timeout", "1", "-o", "timeout=1", "-p", "tests.support.watchdog", "-p", "no:schemathesis"]
+    command += ["-o", "timeout=5", "-p", "tests.support.watchdog", "-p", "no:schemathesis"]
     environment = os.environ | {"PYTHONPATH": str(TESTS.parent)}
     run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert "test_waits_even_after_its_timeout did not end within" in run.stderr
-    assert 'test_hanging.py", line 8 in test_waits_even_after_its_timeout' in run.stderr
+    assert 'test_hanging.py", line 9 in test_waits_even_after_its_timeout' in run.stderr
     assert "1 failed, 1 passed" in run.stdout
