@@ -41,8 +41,12 @@ LARGE_PACKAGES = {
     "tests/models/": "models",
     "tests/orchestrator/test_process_task.py::test_the_graph": "langgraph",
     "tests/orchestrator/test_secrets.py::test_a_server_that_repeats": "models",
+    "tests/policy/test_approved_code.py::test_an_approval_is_not_for_other_code[with_langchain": "frameworks",
+    "tests/policy/test_approved_code.py::test_an_approval_is_not_for_other_code[with_openai_agents": "frameworks",
+    "tests/policy/test_approved_code.py::test_an_approval_is_not_for_other_code[with_pydantic_ai": "frameworks",
     "tests/store/test_tool_vectors.py": "encoder",
     "tests/test_document_map.py": "source code",
+    "tests/testing/test_recording.py": "models",
     "tests/test_layers.py": "source code",
     "tests/test_naming.py": "source code",
     "tests/workflow/test_graph.py": "langgraph",
@@ -78,7 +82,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    gc.collect()
+    _MEMORY.check(has_to=True)
     gc.freeze()  # thousands of tests and modules, which every later collection of garbage would look at again
     gc.set_threshold(5_000, 10, 10)
 
@@ -188,7 +192,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         item._report_sections.clear()  # what it logged and printed: nobody reads it again
         if _find_group(item) == "encoder" and (nextitem is None or _find_group(nextitem) != "encoder"):
             _unload_encoder()
-        _MEMORY.check(is_last=nextitem is None)
+        _MEMORY.check(has_to=nextitem is None)
 
 
 def _unload_encoder() -> None:
@@ -204,8 +208,8 @@ class _Memory:
     def __init__(self) -> None:
         self._megabytes = 0
 
-    def check(self, is_last: bool) -> None:
-        if is_last or used_megabytes() > self._megabytes + MAX_GROWTH:
+    def check(self, has_to: bool) -> None:
+        if has_to or used_megabytes() > self._megabytes + MAX_GROWTH:
             gc.collect()
             with suppress(OSError, AttributeError):  # another C library than glibc, which keeps what is freed
                 ctypes.CDLL(None).malloc_trim(0)
