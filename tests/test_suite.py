@@ -48,6 +48,7 @@ RANDOM = re.compile(r"(?<![\w.])random\.(?!Random\(\d*\w+\)|seed)\w+\(")
 ATTEMPTS = re.compile(
     r"^( *)for \w+ in range\(\d[\d_]*\):\n(?:\1 .*\n)*?\1 +break\n(?:\1 .*\n)*?\1 +.*\bsleep\(", re.MULTILINE
 )
+MAX_PARAMETER = 250_000
 COUNT = re.compile(r"\bassert\b.* (?:>=?|<=?) [\d_]+\b")
 TEST = re.compile(r"^(?=(?:async )?def )", re.MULTILINE)
 
@@ -135,6 +136,17 @@ def test_nothing_depends_on_a_number_of_attempts_or_on_chance(pattern, advice):
     texts = [(path, path.read_text(encoding="utf-8")) for path in FILES]
     found = [str(path.relative_to(TESTS)) for path, text in texts if pattern.search(text) and is_in_real_time(text)]
     assert found == [], advice
+
+
+def test_no_parameter_of_a_test_has_megabytes(request):
+    """Each process of tests keeps the parameters of all tests until the end."""
+    values = [
+        (item.nodeid, value)
+        for item in request.session.items
+        for value in getattr(getattr(item, "callspec", None), "params", {}).values()
+    ]
+    found = [name for name, value in values if isinstance(value, (str, bytes)) and len(value) > MAX_PARAMETER]
+    assert found == [], "make the value in the test, from a short part and a number"
 
 
 def test_a_process_of_tests_has_folders_of_its_own(tmp_path_factory):
