@@ -72,5 +72,5 @@ async def schemas_of(library: UnifiedToolLibrary) -> list[Any]:
             "type": "function",
             "function": {"name": each.name, "description": each.description, "parameters": each.params_json_schema},
         }
-        for each in as_function_tools(library)
+        for each in await tools_of(library)
     ]

@@ -19,7 +19,7 @@ def framework(request: pytest.FixtureRequest) -> Any:
 async def test_an_agent_calls_our_tools_and_they_are_recorded(framework: Any):
     async with UnifiedToolLibrary() as library:
         library.register(ours.add, ours.variables)
-        turns = ("add", {"a": 1, "b": 2}), ("variables", {}), "It is 3."
+        turns = [("add", {"a": 1, "b": 2}), ("variables", dict[str, Any]()), "It is 3."]
         added, variables = await framework.run(library, *turns, conversation_id="monday")
         [record] = await library.engine.query_call_records(tool_name="add")
     assert (str(added), variables) == ("3", framework.VARIABLES)

@@ -105,9 +105,9 @@ def _find_group(item: pytest.Item) -> str | None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Distribute tests as `--dist loadgroup` does, but the groups of large packages among all processes."""
-    from xdist.scheduler import LoadGroupScheduling
+    from xdist.scheduler import LoadGroupScheduling  # type: ignore[import-untyped]
 
-    class Scheduling(LoadGroupScheduling):
+    class Scheduling(LoadGroupScheduling):  # type: ignore[misc]
         def _assign_work_unit(self, node: Any) -> None:
             if self._megabytes(node) > min(map(self._megabytes, self.nodes)):
                 small = next((group for group in self.workqueue if group not in MEGABYTES), None)
