@@ -178,11 +178,6 @@ def test_a_workspace_that_is_not_there_is_told(tmp_path: Path):
     assert "the folder 'gone'" in tool.needs
 
 
-def test_a_tool_that_is_not_in_the_box_is_an_error(tmp_path: Path):
-    with pytest.raises(SetupError, match=r"there is no 'browser_navigato' in \[tools\]. Did you mean 'browser_navig"):
-        read(tmp_path, "[tools.browser_navigato]\n")
-
-
 @pytest.mark.integration
 async def test_secrets_are_sent_where_the_project_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SHOP_TOKEN", "token-0123456789")

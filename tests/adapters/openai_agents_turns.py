@@ -10,9 +10,15 @@ from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessa
 from ferrule import UnifiedToolLibrary
 from ferrule.adapters.openai_agents import as_function_tools
 
-__all__ = ["RunConfig", "Runner", "as_function_tools"]
+__all__ = ["RunConfig", "Runner"]
 
 QUIET = RunConfig(tracing_disabled=True)
+CALLER = "openai-agents"
+VARIABLES = '["context"]'
+PICTURE = [
+    {"type": "input_text", "text": "here"},
+    {"type": "input_image", "image_url": "data:image/png;base64,aGk="},
+]
 
 
 class KnownTurns(Model):
@@ -47,3 +53,24 @@ def agent_with(
     model: Model, library: UnifiedToolLibrary, tools: list[str] | None = None, *, memory: bool = False
 ) -> Agent[Any]:
     return Agent(name="tester", model=model, tools=as_function_tools(library, tools, memory=memory))
+
+
+async def run(library: UnifiedToolLibrary, *turns: tuple[str, Any] | str, conversation_id: str = "c") -> list[Any]:
+    """What the model is told of its calls."""
+    model, config = KnownTurns(*turns), RunConfig(tracing_disabled=True, group_id=conversation_id)
+    await Runner.run(agent_with(model, library), "Go.", run_config=config, context="mine")
+    return model.answers()
+
+
+async def tools_of(library: UnifiedToolLibrary, names: list[str] | None = None) -> list[Any]:
+    return [*as_function_tools(library, tools=names)]
+
+
+async def schemas_of(library: UnifiedToolLibrary) -> list[Any]:
+    return [
+        {
+            "type": "function",
+            "function": {"name": each.name, "description": each.description, "parameters": each.params_json_schema},
+        }
+        for each in await tools_of(library)
+    ]

@@ -13,6 +13,7 @@ from ferrule import ToolExecutionResult, UnifiedToolLibrary
 from ferrule.adapters.bridge import LibraryThread, RunMemories
 from ferrule.errors import SetupError, StoreError
 from tests.adapters import bridged_tools as ours
+from tests.adapters.langchain_turns import asked, conversation
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -23,55 +24,14 @@ def as_langchain_tools() -> Any:
     return as_langchain_tools
 
 
-def asked(name: str, call_id: str = "1", **arguments: Any) -> Any:
-    from langchain_core.messages import AIMessage
-
-    return AIMessage("", tool_calls=[{"name": name, "args": arguments, "id": call_id, "type": "tool_call"}])
-
-
-async def conversation(tools: list[Any], *turns: Any, **config: Any) -> list[Any]:
-    """What an agent's loop does, with a model whose turns are known; a text is its answer."""
-    from langchain_core.language_models import GenericFakeChatModel
-    from langchain_core.messages import AIMessage, HumanMessage
-
-    turns = tuple(AIMessage(turn) if isinstance(turn, str) else turn for turn in turns)
-    model, by_name = GenericFakeChatModel(messages=iter(turns)), {tool.name: tool for tool in tools}
-    messages: list[Any] = [HumanMessage("Go.")]
-    while True:
-        answer = await model.ainvoke(messages)
-        messages.append(answer)
-        if not answer.tool_calls:
-            return messages
-        for call in answer.tool_calls:
-            messages.append(await by_name[call["name"]].ainvoke(call, config={"configurable": config}))
-
-
-async def test_an_agent_calls_our_tools_and_they_are_recorded(as_langchain_tools):
-    async with UnifiedToolLibrary() as library:
-        library.register(ours.add)
-        turns = asked("add", a=1, b=2), "It is 3."
-        messages = await conversation(as_langchain_tools(library), *turns, thread_id="monday")
-        [record] = await library.engine.query_call_records()
-    assert (messages[2].content, messages[2].status, messages[3].content) == ("3", "success", "It is 3.")
-    assert isinstance(messages[2].artifact, ToolExecutionResult)
-    assert (record.params, record.caller_id, record.conversation_id) == ({"a": 1, "b": 2}, "langchain", "monday")
-
-
-def test_a_model_is_told_what_ours_would_be_told(as_langchain_tools):
-    library = UnifiedToolLibrary()
-    from langchain_core.utils.function_calling import convert_to_openai_tool
-
-    library.register(ours.add, ours.odd, ours.Diary())
-    assert [convert_to_openai_tool(tool) for tool in as_langchain_tools(library)] == library.schemas()
-
-
 async def test_a_failure_is_a_message_that_says_so(as_langchain_tools):
     async with UnifiedToolLibrary() as library:
         library.register(ours.Diary(), ours.add)
-        turns = asked("Diary__fail", reason="rain"), asked("add", a="one"), "I give up."
+        turns = asked("Diary__fail", reason="rain"), asked("add", a="one"), asked("add", a=1), "I give up."
         messages = await conversation(as_langchain_tools(library), *turns)
-    failed, wrong = messages[2], messages[4]
+    failed, wrong, right = messages[2:8:2]
     assert (failed.status, failed.content) == ("error", "ValueError: rain")
+    assert (right.status, type(right.artifact)) == ("success", ToolExecutionResult)
     assert (wrong.status, "a: " in wrong.content) == ("error", True)
 
 
@@ -95,26 +55,6 @@ async def test_without_a_memory_every_call_is_made(as_langchain_tools):
     assert diary.calls == 4
 
 
-@pytest.mark.integration
-async def test_a_time_out_ends_the_work(tmp_path: Path, as_langchain_tools):
-    async with UnifiedToolLibrary() as library:
-        library.register(ours.write_late)
-        [tool] = as_langchain_tools(library, tools=["write_late"])
-        said = await tool.ainvoke({"path": str(tmp_path / "late.txt")})
-        assert not ours.is_still_working(tmp_path / "late.txt")
-    assert "did not finish within 0.5 s" in said
-
-
-async def test_a_picture_is_a_block_of_the_message(as_langchain_tools):
-    async with UnifiedToolLibrary() as library:
-        library.register(ours.drawn)
-        messages = await conversation(as_langchain_tools(library), asked("drawn"), "Nice.")
-    assert messages[2].content == [
-        {"type": "text", "text": "here"},
-        {"type": "image", "base64": "aGk=", "mime_type": "image/png"},
-    ]
-
-
 async def test_arguments_may_have_names_that_langchain_uses_itself(as_langchain_tools):
     async with UnifiedToolLibrary() as library:
         library.register(ours.odd)
@@ -130,15 +70,6 @@ def test_only_some_tools_are_handed_out_on_request(as_langchain_tools):
     assert [tool.name for tool in tools] == ["Diary__ask_again", "Diary__fail", "math-2e-odd"]
     with pytest.raises(SetupError, match="no tool 'ad'. Did you mean 'add'"):
         as_langchain_tools(library, tools=["ad"])
-
-
-async def test_ours_to_theirs_to_ours_keeps_name_schema_and_result(as_langchain_tools):
-    async with UnifiedToolLibrary() as first, UnifiedToolLibrary() as second:
-        first.register(ours.add, ours.Diary())
-        second.register(as_langchain_tools(first, tools=["add", "Diary"]))
-        result = await second.execute_tool("add", None, {"a": 1})
-        assert second.schemas() == first.schemas()
-    assert result.text == "2"
 
 
 async def test_a_sync_call_on_the_librarys_own_loop_says_what_to_do_instead(as_langchain_tools):

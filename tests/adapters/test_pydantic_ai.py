@@ -1,6 +1,5 @@
 """A library's tools in pydantic-ai."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,30 +17,6 @@ def ai() -> Any:
     return pydantic_ai_turns
 
 
-async def test_an_agent_calls_our_tools_and_they_are_recorded(ai):
-    async with UnifiedToolLibrary() as library:
-        library.register(ours.add, ours.variables)
-        agent = ai.Agent(ai.TestModel(), toolsets=[ai.FerruleToolset(library, tools=["add", "variables"])])
-        run = await agent.run("Go.", conversation_id="monday")
-        records = await library.engine.query_call_records()
-    assert run.output == '{"add":1,"variables":["deps"]}'
-    assert {(record.tool_name, record.caller_id, record.conversation_id) for record in records} == {
-        ("add", "pydantic-ai", "monday"),
-        ("variables", "pydantic-ai", "monday"),
-    }
-    assert {part.metadata["call_id"] for part in ai.returns_of(run)} == {record.record_id for record in records}
-
-
-async def test_a_model_is_told_what_ours_would_be_told(ai):
-    async with UnifiedToolLibrary() as library:
-        library.register(ours.add, ours.Diary())
-        await ai.Agent(model := ai.TestModel(call_tools=[]), toolsets=[ai.FerruleToolset(library)]).run("Go.")
-        assert model.last_model_request_parameters is not None
-        tools = model.last_model_request_parameters.function_tools
-        told = [(tool.name, tool.description, tool.parameters_json_schema) for tool in tools]
-        assert told == [tuple(schema["function"].values()) for schema in library.schemas()]
-
-
 async def test_wrong_arguments_are_to_be_mended_and_other_failures_are_final(ai):
     async with UnifiedToolLibrary() as library:
         library.register(ours.add, ours.Diary())
@@ -53,7 +28,9 @@ async def test_wrong_arguments_are_to_be_mended_and_other_failures_are_final(ai)
             "I give up.",
         )
         run = await ai.Agent(model, toolsets=[ai.FerruleToolset(library)]).run("Go.")
+        record_ids = {record.record_id for record in await library.engine.query_call_records()}
     wrong, right, again, failed = ai.returns_of(run)
+    assert right.metadata["call_id"] in record_ids
     assert [part.outcome for part in (wrong, right, again, failed)] == ["retried", "success", "retried", "failed"]
     assert "a: " in str(wrong.content)
     assert (right.content, failed.content) == (2, "ValueError: rain")
@@ -86,37 +63,6 @@ async def test_a_tool_that_is_registered_during_a_run_is_there_at_the_next_step(
         model = ai.model_with(ai.ToolCallPart("learn", {}), ai.ToolCallPart("add", {"a": 1, "b": 2}), "It is 3.")
         run = await ai.Agent(model, toolsets=[ai.FerruleToolset(library)]).run("Go.")
     assert [part.content for part in ai.returns_of(run)] == ["I can add now.", 3]
-
-
-@pytest.mark.integration
-async def test_a_time_out_ends_the_work(ai, tmp_path: Path):
-    async with UnifiedToolLibrary() as library:
-        library.register(ours.write_late)
-        model = ai.model_with(ai.ToolCallPart("write_late", {"path": str(tmp_path / "late.txt")}), "Too late.")
-        run = await ai.Agent(model, toolsets=[ai.FerruleToolset(library)]).run("Go.")
-        assert not ours.is_still_working(tmp_path / "late.txt")
-    [part] = ai.returns_of(run)
-    assert "did not finish within 0.5 s" in str(part.content)
-
-
-async def test_a_picture_is_shown_to_the_model(ai):
-    async with UnifiedToolLibrary() as library:
-        library.register(ours.drawn)
-        run = await ai.Agent(
-            ai.model_with(ai.ToolCallPart("drawn", {}), "Nice."), toolsets=[ai.FerruleToolset(library)]
-        ).run("Go.")
-    [part] = ai.returns_of(run)
-    assert part.content == ["here", ai.BinaryContent(b"hi", media_type="image/png")]
-
-
-async def test_ours_to_theirs_to_ours_keeps_name_schema_and_result(ai):
-    async with UnifiedToolLibrary() as first, UnifiedToolLibrary() as second:
-        first.register(ours.add, ours.Diary())
-        second.register(*await ai.tools_of_toolset(ai.FerruleToolset(first, tools=["add", "Diary"])))
-        result = await second.execute_tool("add", None, {"a": 1})
-        again = await second.execute_tool("Diary__ask_again", None, {"text": "y"})
-        assert second.schemas() == first.schemas()
-    assert (result.output, again.metadata["advice"]) == ({"result": 2}, "change_arguments")
 
 
 async def test_a_destructive_call_waits_for_the_approval_of_the_users_of_the_agent(ai):

@@ -117,10 +117,10 @@ def test_what_is_no_decision_is_refused_with_what_to_write(text, message):
     assert message in str(refused.value)
 
 
-@pytest.mark.parametrize("text", ["{" * 500_000, '{"a":' * 50_000, "ACTION_TYPE:\n" * 20_000, "'" * 200_000])
-def test_a_hostile_text_is_refused_like_any_other(text):
+@pytest.mark.parametrize("part", ["{", '{"a":', "ACTION_TYPE:\n", "'"])
+def test_a_hostile_text_is_refused_like_any_other(part):
     with pytest.raises(ModelError):
-        parse_decision(text)
+        parse_decision(part * (250_000 // len(part)))
 
 
 @given(st.text() | st.lists(st.sampled_from([*'{}[]":,\n', "ACTION_TYPE", "PARAMETERS", "replan", "x=1"])).map("".join))

@@ -120,16 +120,6 @@ async def test_a_setting_that_the_model_ignores_is_named_in_a_warning(caplog):
 # Earlier conversations, and stored runs
 
 
-async def test_a_conversation_continues_with_the_messages_of_the_answer():
-    model = ScriptedModel(["Hello Ann.", "Your name is Ann."])
-    async with Agent([], model) as agent:
-        first = await agent.run("I am Ann.")
-        second = await agent.run("What is my name?", history=first.messages)
-    assert second.text == "Your name is Ann."
-    texts = [message["content"] for message in model.requests[1].messages if message["role"] != "system"]
-    assert texts == ["I am Ann.", "Hello Ann.", "What is my name?"]
-
-
 async def test_stored_runs_are_listed_with_their_states():
     began = datetime.now(UTC)
     async with Agent([sample.close], ScriptedModel(["Hello.", call("close")])) as agent:

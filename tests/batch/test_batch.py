@@ -299,8 +299,9 @@ def test_killed_at_any_moment_every_task_is_done_exactly_once(tmp_path):
     """`kill -9` at random moments, then to the end. Effects of finished calls are not repeated either."""
     number, command = 40, ["-m", "tests.batch.scripted_batch", str(tmp_path), "40"]
     lines = tmp_path / "out" / TRAJECTORIES
+    chance = random.Random(11)
     for _ in range(2):
-        kill_when_as_long(lines, random.randint(1, 25_000) + (lines.stat().st_size if lines.exists() else 0), command)
+        kill_when_as_long(lines, chance.randint(1, 25_000) + (lines.stat().st_size if lines.exists() else 0), command)
     done = run_python(*command, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"stopped": "", "tasks": number}

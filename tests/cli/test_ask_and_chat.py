@@ -161,6 +161,7 @@ def test_a_chat_reads_lines_and_commands(tmp_path: Path):
     assert done.returncode == 0 and "42" in done.stdout and "user: what is 6 * 7?" in done.stdout
     assert "calculator" in done.stdout and "Unknown command /nonsense." in done.stdout
     assert "Unknown model 'nonsense'" in done.stderr and "A new conversation." in done.stderr
+    assert (tmp_path / "state/ferrule/chat_history").exists()
 
 
 @pytest.fixture(scope="module")

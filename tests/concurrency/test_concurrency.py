@@ -112,16 +112,18 @@ async def test_metrics_are_those_of_the_manual():
     )
 
 
-async def test_a_full_bucket_delays_no_other_bucket():
-    controller = controller_of(max_concurrent=2, bucket_limits={"http": 1})
-    starts = await asyncio.gather(*(hold(controller, 5, bucket) for bucket in ["http", "http", "files"]))
-    assert starts == [0, 5, 0]
-
-
-async def test_calls_that_could_run_go_in_order_of_arrival_across_buckets():
-    controller = controller_of(max_concurrent=1, bucket_limits={"http": 1})
-    starts = await asyncio.gather(*(hold(controller, 1, bucket) for bucket in ["a", "http", "b", "http", "a"]))
-    assert starts == [0, 1, 2, 3, 4]
+@pytest.mark.parametrize(
+    ("settings", "buckets", "expected"),
+    [
+        ({"max_concurrent": 2, "bucket_limits": {"http": 1}}, "http http files", [0, 1, 0]),
+        ({"max_concurrent": 1, "bucket_limits": {"http": 1}}, "a http b http a", [0, 1, 2, 3, 4]),
+        ({"max_concurrent": 1, "rate_limits": {"http": 1}, "default_timeout": 99}, "http http b b", [0, 60, 1, 2]),
+    ],
+    ids=["full bucket", "order of arrival", "rate"],
+)
+async def test_a_bucket_delays_no_call_of_another_that_could_run(settings, buckets, expected):
+    controller = controller_of(**settings)
+    assert await asyncio.gather(*(hold(controller, 1, bucket) for bucket in buckets.split())) == expected
 
 
 async def test_try_acquire_gives_a_slot_or_none():
@@ -212,10 +214,10 @@ async def test_all_waiting_calls_can_be_rejected_for_shutting_down():
 # Priority
 
 
-async def test_the_important_go_first_and_equals_in_order_of_arrival():
-    controller = controller_of(max_concurrent=1, strategy="priority")
-    starts = await asyncio.gather(*(hold(controller, 1, priority=p) for p in [0, 0, 5, 5, 0]))
-    assert starts == [0, 3, 1, 2, 4]
+@pytest.mark.parametrize(("strategy", "expected"), [("priority", [0, 3, 1, 2, 4]), ("fifo", [0, 1, 2, 3, 4])])
+async def test_by_priority_the_important_go_first_and_equals_in_order_of_arrival(strategy, expected):
+    controller = controller_of(max_concurrent=1, strategy=strategy)
+    assert await asyncio.gather(*(hold(controller, 1, priority=p) for p in [0, 0, 5, 5, 0])) == expected
 
 
 async def test_waiting_makes_up_for_low_priority():
@@ -230,11 +232,6 @@ async def test_waiting_makes_up_for_low_priority():
     # Three steps of two seconds: only those who came within six seconds after it, at 1 to 6, went before it
     # (and the one that came at 0, before it).
     assert humble == 8
-
-
-async def test_under_fifo_priority_means_nothing():
-    controller = controller_of(max_concurrent=1)
-    assert await asyncio.gather(*(hold(controller, 1, priority=p) for p in (1, 2, 3))) == [0, 1, 2]
 
 
 # Rate limits
@@ -279,12 +276,6 @@ async def test_under_strategy_reject_a_rate_limit_rejects_and_says_when_to_retry
     assert (rejection.details["reason"], rejection.details["retry_after"]) == ("rate_limit", 40)
     await asyncio.sleep(40)
     await hold(controller, 0, "ai")
-
-
-async def test_waiting_for_the_rate_holds_up_no_other_bucket():
-    controller = controller_of(max_concurrent=1, rate_limits={"ai": 1}, default_timeout=99)
-    starts = await asyncio.gather(*(hold(controller, 1, bucket) for bucket in ["ai", "ai", "files", "files"]))
-    assert starts == [0, 60, 1, 2]
 
 
 async def test_a_cancelled_call_gives_its_start_back_to_the_rate():

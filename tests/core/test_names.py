@@ -1,14 +1,14 @@
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule.core.names import decode_model_name, encode_model_name, model_name, similar_names, split_model_name
+from tests.support.shared_data import shared_data
 
 NAMES = st.text(st.sampled_from("ab2e-_./ 网页") | st.characters(), min_size=1, max_size=80)
-FUNCTION_DOCS = Path(__file__).parents[3] / "shared/data/function_docs.jsonl"
+FUNCTION_DOCS = shared_data("function_docs.jsonl")
 
 
 @given(NAMES)

@@ -56,18 +56,18 @@ async def test_a_call_that_blocks_beyond_its_timeout_says_that_it_could_not_be_s
     assert not result.is_success and result.error_type == "timeout" and result.error is not None
     assert result.error.startswith(
         f"Tool {function.__name__!r} did not finish within 0.1 s. It could not be stopped, because its code blocked "
-        "the event loop for 1."
+        "the event loop for "
     )
     assert "what it did has taken effect" in result.error
     assert result.metadata["blocked_loop_seconds"] >= SECONDS
     [warning] = [record.getMessage() for record in caplog.records if "blocked the event loop" in record.getMessage()]
-    assert warning.startswith(f"tool=<{function.__name__}>, call=<{result.call_id}>, seconds=<1.")
+    assert warning.startswith(f"tool=<{function.__name__}>, call=<{result.call_id}>, seconds=<")
 
 
 async def test_a_failure_after_the_timeout_stays_what_the_tool_says():
     async with ToolEngine() as engine:
         engine.register(block_and_fail)
-        result = await engine.execute("block_and_fail", timeout=0.1)
+        result = await engine.execute("block_and_fail", timeout=0.1)  # nothing can stop it
     assert (result.error_type, result.error) == ("execution_error", "ValueError: broken")
     assert result.metadata["blocked_loop_seconds"] >= SECONDS
 
@@ -85,7 +85,7 @@ async def test_a_tool_is_not_blamed_for_who_listens_to_its_progress():
     async with ToolEngine() as engine:
         engine.register(report)
         engine.subscribe(listen, {ToolEngineEventType.EXECUTION_PROGRESS})
-        result = await engine.execute("report", timeout=1)
+        result = await engine.execute("report", timeout=1)  # less than the subscriber takes; the tool itself takes none
     assert result.is_success and "blocked_loop_seconds" not in result.metadata, result.error
 
 

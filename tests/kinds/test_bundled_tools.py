@@ -38,6 +38,8 @@ async def test_the_examples_of_the_calculator_work(example):
     assert isinstance((await CalculatorExecutor().execute(invocation(example)))["result"], (int, float))
 
 
-@pytest.mark.parametrize("example", TOOLS["echo"].spec.capabilities[0].examples)
-async def test_the_examples_of_echo_work(example):
-    assert await EchoExecutor().execute(invocation(example)) == example
+@pytest.mark.parametrize(
+    "arguments", [*TOOLS["echo"].spec.capabilities[0].examples, {"message": "你好"}, {"a": 1, "b": [2]}, {}]
+)
+async def test_whatever_echo_is_given_comes_back(arguments):
+    assert await EchoExecutor().execute(invocation(arguments)) == arguments

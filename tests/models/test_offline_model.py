@@ -290,33 +290,30 @@ async def test_the_text_is_streamed():
     assert (model.name, reply.usage.requests, reply.usage.total_tokens) == ("offline", 1, 0)
 
 
-async def test_results_of_calls_by_another_model_are_reported():
-    call = ToolCall(name="lookup", arguments={"q": "x"}, id="1")
-    messages = [user_message("Hm?"), assistant_message(calls=[call]), tool_message(call, "found it")]
-    reply = await OfflineModel().generate(ModelRequest(messages=messages, tools=TOOLS))
-    assert reply.text == "found it"
+LOOKUP = ToolCall(name="lookup", arguments={"q": "x"}, id="1")
+WEATHER = ToolCall(name="get_weather", arguments={"city": "Paris, France"}, id="1")
 
 
-async def test_a_call_whose_arguments_were_edited_is_not_repeated():
-    call = ToolCall(name="get_weather", arguments={"city": "Paris, France"}, id="1")
-    messages = [user_message("weather in Paris"), assistant_message(calls=[call]), tool_message(call, "mild")]
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [user_message("Hm?"), assistant_message(calls=[LOOKUP]), tool_message(LOOKUP, "mild")],
+        [user_message("weather in Paris"), assistant_message(calls=[WEATHER]), tool_message(WEATHER, "mild")],
+        [
+            user_message("Hello"),
+            assistant_message("Hi."),
+            user_message("weather in Paris"),
+            user_message("[3 earlier turns of this task are left out here.]"),
+            assistant_message(calls=[WEATHER]),
+            tool_message(WEATHER, "mild"),
+            user_message("Some calls have failed so far. Think again."),
+        ],
+    ],
+    ids=["a call by another model", "edited arguments", "messages of the agent"],
+)
+async def test_the_result_of_a_call_is_the_answer(messages):
     reply = await OfflineModel().generate(ModelRequest(messages=messages, tools=TOOLS))
     assert (reply.tool_calls, reply.text) == ((), "mild")
-
-
-async def test_messages_of_the_agent_between_calls_are_not_the_question():
-    call = ToolCall(name="get_weather", arguments={"city": "Paris"}, id="1")
-    messages = [
-        user_message("Hello"),
-        assistant_message("Hi."),
-        user_message("weather in Paris"),
-        user_message("[3 earlier turns of this task are left out here.]"),
-        assistant_message(calls=[call]),
-        tool_message(call, "mild"),
-        user_message("Some calls have failed so far. Think again."),
-    ]
-    reply = await OfflineModel().generate(ModelRequest(messages=messages, tools=TOOLS))
-    assert reply.text == "mild"
 
 
 async def test_a_tool_with_an_encoded_name_is_called_by_it():

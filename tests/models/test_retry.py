@@ -15,6 +15,7 @@ from ferrule.models import AnthropicModel, ModelRequest, OpenAIModel, RetryingMo
 from ferrule.testing import RecordingModel, ScriptedModel
 from tests.models.model_server import chunks, claude, completion, failure, model_server, text_block
 from tests.support.http_servers import HANG, Answer
+from tests.support.virtual_time import in_virtual_time
 from tests.support.waiting import until
 
 QUESTION = ModelRequest(messages=[user_message("1 + 2?")])
@@ -74,6 +75,7 @@ async def test_a_retry_after_above_max_wait_fails_immediately():
     assert caught.value.retry_after == 86_400 and len(scripted.requests) == 1
 
 
+@in_virtual_time
 async def test_a_model_that_times_out_is_asked_again():
     class HangingOnce(ScriptedModel):
         async def generate(self, request, on_text=None):

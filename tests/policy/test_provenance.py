@@ -359,9 +359,9 @@ async def test_a_url_of_many_underscores_is_read_in_one_pass():
     assert answer.state is AgentState.WAITING
 
 
-@pytest.mark.parametrize("text", ["a" * 1_000_000, "a." * 500_000, "com." * 250_000, "a@" * 500_000, "a@b." * 250_000])
-async def test_long_texts_that_look_like_addresses_are_read_in_one_pass(text):
-    mail = call("send_email", to=["ann@corp.example"], subject="Hi", body=text)
+@pytest.mark.parametrize("part", ["a", "a.", "com.", "a@", "a@b."])
+async def test_long_texts_that_look_like_addresses_are_read_in_one_pass(part):
+    mail = call("send_email", to=["ann@corp.example"], subject="Hi", body=part * (1_000_000 // len(part)))
     answer, _ = await run("Mail ann@corp.example", READ, mail)
     assert answer.state in (AgentState.FINISHED, AgentState.WAITING)
 

@@ -12,10 +12,10 @@ from tests.store.records import finish_record, start_record
 
 
 def record_until_killed(path: str, acknowledged: int) -> None:
-    store = ToolKnowledgeStore(path)
+    store, chance = ToolKnowledgeStore(path), random.Random(5)
     store.start()
     while True:
-        record = start_record(store, params={"message": "x" * random.randrange(2000)})
+        record = start_record(store, params={"message": "x" * chance.randrange(2000)})
         record.status = "success"
         store.record_finished(record)
         os.write(acknowledged, f"{record.record_id}\n".encode())

@@ -136,23 +136,17 @@ async def test_a_lock_that_is_released_in_the_background_is_soon_free(shared_sto
         await next_lock.__aexit__(None, None, None)
 
 
-async def test_a_lock_excludes_other_processes(shared_store_url):
-    async with ToolKnowledgeStore(shared_store_url) as store, ToolKnowledgeStore(shared_store_url) as other:
-        async with store.lock("job"):
-            store.write_entry("job", "1", "written under the lock")
-            assert await other.is_locked("job")
-            with pytest.raises(LockHeld):
-                await other.lock("job").__aenter__()
-        async with other.lock("job"):
-            assert await other.read_entries("job") == {"1": "written under the lock"}
-        assert store.location.locks is None or list(store.location.locks.iterdir()) == []
-
-
-async def test_a_lock_in_postgres_excludes_other_machines(postgres_url, tmp_path):
+@pytest.mark.parametrize(
+    ("shared_store_url", "machines"),
+    [("sqlite", "aa"), ("postgres", "aa"), ("postgres", "ab")],
+    indirect=["shared_store_url"],
+)
+async def test_a_lock_excludes_other_processes(shared_store_url, tmp_path, machines):
     """Another journal directory is what another machine has: it shares nothing but the database."""
+    journals = [tmp_path / "journals" / machine for machine in machines]
     async with (
-        ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "a") as store,
-        ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "b") as other,
+        ToolKnowledgeStore(shared_store_url, journal_directory=journals[0]) as store,
+        ToolKnowledgeStore(shared_store_url, journal_directory=journals[1]) as other,
     ):
         async with store.lock("job"):
             store.write_entry("job", "1", "written under the lock")
@@ -162,6 +156,7 @@ async def test_a_lock_in_postgres_excludes_other_machines(postgres_url, tmp_path
         assert not await other.is_locked("job")
         async with other.lock("job"):
             assert await other.read_entries("job") == {"1": "written under the lock"}
+        assert store.location.locks is None or list(store.location.locks.iterdir()) == []
 
 
 @contextmanager

@@ -126,24 +126,24 @@ async def test_two_stores_of_one_process_share_one_file(tmp_path):
         assert await everything(other_store) == [second, first]
 
 
-async def test_a_line_that_was_not_written_to_its_end_is_skipped(tmp_path, caplog):
-    whole = (
-        '["one",1.0,"echo",null,null,"unknown",null,null,null,null,null,{},"success",0.5,0.0,1,null,null,null,{},{}]'
-    )
-    journal = leave_segment(tmp_path, whole, rest='00000000["two",1.0,"echo",null,null,"unknown",null,null,null')
-    async with ToolKnowledgeStore(str(tmp_path / "calls.db")) as store:
-        assert [r.record_id for r in await everything(store)] == ["one"]
-    assert "its last line was not written to its end" in caplog.text
-    assert list(journal.iterdir()) == []
+WHOLE_LINE = '["one",1.0,"echo",null,null,"unknown",null,null,null,null,null,{}]'
+HALF_LINE = '00000000["two",1.0,"echo",null,null,"unknown",null,null,null'
+LINE_WITH_A_GAP = '00000000["two",1.0,"echo",\0\0\0\0,null,"unknown",null,null,null,null,null,{}]\n' + "\0" * 5_000
 
 
-async def test_a_line_with_a_gap_was_not_written_to_its_end_either(tmp_path, caplog):
-    whole = '["one",1.0,"echo",null,null,"unknown",null,null,null,null,null,{}]'
-    gap = '00000000["two",1.0,"echo",\0\0\0\0,null,"unknown",null,null,null,null,null,{}]\n'
-    journal = leave_segment(tmp_path, whole, rest=gap + "\0" * 5_000)
+@pytest.mark.parametrize(
+    ("rest", "message"),
+    [
+        (HALF_LINE, "its last line was not written to its end"),
+        (LINE_WITH_A_GAP, "lines=<1> | not written to their end, skipped"),
+    ],
+    ids=["half", "gap"],
+)
+async def test_a_line_that_was_not_written_to_its_end_is_skipped(tmp_path, caplog, rest, message):
+    journal = leave_segment(tmp_path, WHOLE_LINE, rest=rest)
     async with ToolKnowledgeStore(str(tmp_path / "calls.db")) as store:
         assert [r.record_id for r in await everything(store)] == ["one"]
-    assert "lines=<1> | not written to their end, skipped" in caplog.text
+    assert message in caplog.text
     assert list(journal.iterdir()) == []
 
 
@@ -200,8 +200,7 @@ async def test_an_old_line_never_undoes_the_end_of_a_call(tmp_path):
     async with ToolKnowledgeStore(str(tmp_path / "calls.db")) as store:
         store.record_finished(ToolCallRecord(record_id="one", tool_name="echo", status="success", result={"result": 1}))
         await store.flush()
-        start = '["one",1.0,"echo",null,null,"unknown",null,null,null,null,null,{}]'
-        leave_segment(tmp_path, start)
+        leave_segment(tmp_path, WHOLE_LINE)
         assert [(r.status, r.result) for r in await everything(store)] == [("success", {"result": 1})]
 
 

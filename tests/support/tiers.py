@@ -5,15 +5,19 @@
 - long: `make test-all` runs them too. What takes many seconds, or installs something.
 """
 
+import ctypes
 import gc
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
 
 import hypothesis
 import pytest
 
 from ferrule.catalog.search import vectors
+from tests.support.cpu_time import used_megabytes
 
 # Nothing depends on the speed of the machine. `--hypothesis-profile=many` is for `make test-all`.
 _HEALTH_CHECKS = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture]
@@ -36,13 +40,22 @@ LARGE_PACKAGES = {
     "tests/models/test_offline": "offline model",
     "tests/models/": "models",
     "tests/orchestrator/test_process_task.py::test_the_graph": "langgraph",
+    "tests/orchestrator/test_secrets.py::test_a_server_that_repeats": "models",
+    "tests/policy/test_approved_code.py::test_an_approval_is_not_for_other_code[with_langchain": "frameworks",
+    "tests/policy/test_approved_code.py::test_an_approval_is_not_for_other_code[with_openai_agents": "frameworks",
+    "tests/policy/test_approved_code.py::test_an_approval_is_not_for_other_code[with_pydantic_ai": "frameworks",
     "tests/store/test_tool_vectors.py": "encoder",
     "tests/test_document_map.py": "source code",
+    "tests/testing/test_recording.py": "models",
     "tests/test_layers.py": "source code",
     "tests/test_naming.py": "source code",
     "tests/workflow/test_graph.py": "langgraph",
 }
 """Tests that load large packages, know thousands of tools, or read all modules: one process does it for them."""
+MEGABYTES = {"models": 115, "data": 110, "frameworks": 100, "web": 70, "encoder": 40, "langgraph": 20}
+"""What the packages of these groups take: each process runs groups of about the same sum."""
+MAX_GROWTH = 15
+"""Megabytes that a process may grow before it looks for garbage, and returns what it has freed to the system."""
 GUARDED_EVENTS = frozenset(
     {"socket.connect", "subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 )
@@ -69,7 +82,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    gc.collect()
+    _MEMORY.check(has_to=True)
     gc.freeze()  # thousands of tests and modules, which every later collection of garbage would look at again
     gc.set_threshold(5_000, 10, 10)
 
@@ -87,6 +100,26 @@ def _find_group(item: pytest.Item) -> str | None:
         return "langgraph"
     loaded = (group for prefix, group in LARGE_PACKAGES.items() if item.nodeid.startswith(prefix))
     return next(loaded, item.location[0].replace("/", ".") if _uses_module_fixture(item) else None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Distribute tests as `--dist loadgroup` does, but the groups of large packages among all processes."""
+    from xdist.scheduler import LoadGroupScheduling  # type: ignore[import-untyped]
+
+    class Scheduling(LoadGroupScheduling):  # type: ignore[misc]
+        def _assign_work_unit(self, node: Any) -> None:
+            if self._megabytes(node) > min(map(self._megabytes, self.nodes)):
+                small = next((group for group in self.workqueue if group not in MEGABYTES), None)
+                if small is not None:
+                    self.workqueue.move_to_end(small, last=False)
+            super()._assign_work_unit(node)
+
+        def _megabytes(self, node: Any) -> int:
+            groups = self.assigned_work.get(node, {})
+            return sum(size for group, size in MEGABYTES.items() if group in groups)
+
+    return Scheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 def _name_group(item: pytest.Item, group: str) -> None:
@@ -136,9 +169,12 @@ class _UnitTestGuard:
 _GUARD = _UnitTestGuard()
 
 
-def _hear(event: str, arguments: tuple[object, ...]) -> None:
-    """Python reports thousands of events in each test: hardly any of them may cost anything."""
-    if event in GUARDED_EVENTS:
+def _hear(event: str, arguments: tuple[object, ...], guarded: frozenset[str] = GUARDED_EVENTS) -> None:
+    """Python reports thousands of events in each test: hardly any of them may cost anything.
+
+    `guarded` is still there when Python takes this module apart.
+    """
+    if event in guarded:
         _GUARD.check(event, arguments)
 
 
@@ -153,8 +189,10 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         return (yield)
     finally:
         _GUARD.is_active = False
+        item._report_sections.clear()  # what it logged and printed: nobody reads it again
         if _find_group(item) == "encoder" and (nextitem is None or _find_group(nextitem) != "encoder"):
             _unload_encoder()
+        _MEMORY.check(has_to=nextitem is None)
 
 
 def _unload_encoder() -> None:
@@ -162,7 +200,23 @@ def _unload_encoder() -> None:
     vectors._make_encoder.cache_clear()
     for name in [name for name in sys.modules if name.partition(".")[0] == vectors.PACKAGE]:
         del sys.modules[name]
-    gc.collect()
+
+
+class _Memory:
+    """The memory of this process, as it was when all garbage had been returned to the system."""
+
+    def __init__(self) -> None:
+        self._megabytes = 0
+
+    def check(self, has_to: bool) -> None:
+        if has_to or used_megabytes() > self._megabytes + MAX_GROWTH:
+            gc.collect()
+            with suppress(OSError, AttributeError):  # another C library than glibc, which keeps what is freed
+                ctypes.CDLL(None).malloc_trim(0)
+            self._megabytes = used_megabytes()
+
+
+_MEMORY = _Memory()
 
 
 @pytest.hookimpl(wrapper=True)

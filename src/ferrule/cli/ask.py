@@ -39,6 +39,7 @@ from ferrule.models.keys import model_environment
 from ferrule.orchestrator import Orchestrator
 from ferrule.orchestrator.orchestrator import DEFAULT_CACHE_TTL, StrategyChosen, history_as_messages, turns_of
 from ferrule.orchestrator.small_talk import detect_small_talk, reply_to_small_talk
+from ferrule.store.location import user_state_directory
 from ferrule.texts.language import detect_language
 
 OnlyTools = Annotated[list[str] | None, typer.Option("--tool", "-t", help="Use only this tool; may be repeated.")]
@@ -435,7 +436,7 @@ def _line_editing() -> Iterator[None]:
     with contextlib.suppress(ImportError):
         import readline
 
-        history = Path.home() / ".local/state/ferrule/chat_history"
+        history = user_state_directory() / "chat_history"
         with contextlib.suppress(OSError):
             readline.read_history_file(history)
     try:

@@ -61,42 +61,33 @@ REST = """Find things.
     """
 
 
-def test_a_google_docstring_is_parsed():
-    read = parse_docstring(GOOGLE)
-    assert read.parameters == {
-        "query": "what to look for,\nalso in other words",
-        "limits": "how many. Defaults to 10.",
-        "more": "anything else",
-    }
-    assert read.description == (
-        "Find things.\n\nLooks everywhere.\n\nReturns:\n    list: the things, newest first\n\nNote:\n    Slow at night."
-    )
+QUERY = "what to look for,\nalso in other words"
 
 
-def test_a_numpy_docstring_is_parsed():
-    read = parse_docstring(NUMPY)
-    assert read.parameters == {
-        "query": "what to look for,\nalso in other words",
-        "phrase": "what to look for,\nalso in other words",
-        "limit": "how many",
-        "more": "anything else",
-    }
-    assert read.description == (
-        "Find things.\n\nLooks everywhere.\n\nReturns\n-------\nlist\n    the things, newest first"
-    )
-
-
-def test_a_rest_docstring_is_parsed():
-    read = parse_docstring(REST)
-    assert read.parameters == {
-        "query": "what to look for,\nalso in other words",
-        "limit": "how many",
-        "more": "anything else",
-    }
-    assert read.description == (
-        "Find things.\n\nLooks everywhere.\n\n"
-        ":returns: the things, newest first\n:raises ValueError: when there is nothing"
-    )
+@pytest.mark.parametrize(
+    ("text", "parameters", "rest"),
+    [
+        (
+            GOOGLE,
+            {"query": QUERY, "limits": "how many. Defaults to 10.", "more": "anything else"},
+            "Returns:\n    list: the things, newest first\n\nNote:\n    Slow at night.",
+        ),
+        (
+            NUMPY,
+            {"query": QUERY, "phrase": QUERY, "limit": "how many", "more": "anything else"},
+            "Returns\n-------\nlist\n    the things, newest first",
+        ),
+        (
+            REST,
+            {"query": QUERY, "limit": "how many", "more": "anything else"},
+            ":returns: the things, newest first\n:raises ValueError: when there is nothing",
+        ),
+    ],
+    ids=["google", "numpy", "rest"],
+)
+def test_a_docstring_of_each_style_is_parsed(text, parameters, rest):
+    description = f"Find things.\n\nLooks everywhere.\n\n{rest}"
+    assert parse_docstring(text) == Docstring(description=description, parameters=parameters)
 
 
 @pytest.mark.parametrize("title", ["Args:", "Arguments:", "Parameters:", "Keyword Args:", "参数：", "参数:"])

@@ -211,11 +211,11 @@ async def test_instructions_in_a_text_are_only_text():
         ("\x01\x02\x03\x7f\ufffd" * 200 + "a", "not readable text"),
         (bytes(range(256)).decode("latin-1") * 3, "not readable text"),
         ("!!! ... ???", "not readable text"),
-        ("x" * 500_001, "the limit is 500,000"),
+        ("x", "the limit is 500,000"),
     ],
 )
 async def test_unusable_texts_are_refused(text, message):
-    result = await extract(text)
+    result = await extract(text * 500_001 if "limit" in message else text)
     assert message in (result.error or "") and result.metadata["advice"] == "change_arguments"
 
 

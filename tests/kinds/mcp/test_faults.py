@@ -20,7 +20,7 @@ from ferrule.kinds.mcp.results import PROTOCOL_ERRORS
 from ferrule.kinds.mcp.stdio import MAX_LINES_PER_SECOND, ServerLog
 from tests.kinds.mcp.mcp_servers import engine_for, executor_for, rough, tool
 from tests.support.ports import reserved_port
-from tests.support.waiting import is_running, until
+from tests.support.waiting import is_running, time_out_after_start, until
 
 pytestmark = pytest.mark.integration
 
@@ -71,10 +71,12 @@ async def test_a_server_that_is_busy_with_other_calls_is_not_ended(tmp_path, mon
     async with engine_for(rough("--log", log)) as engine:
         other = asyncio.create_task(engine.execute("server", {}, action="hang", timeout=600))
         await until(lambda: '"hang"' in log.read_text())
-        late = await engine.execute("server", {}, action="never", timeout=0.1)
-        probe = executor_of(engine)._client(engine.registry.find_tool("server"))._probe
-        assert probe is not None
-        await probe  # the ping is not answered
+        client = executor_of(engine)._client(engine.registry.find_tool("server"))
+        late = await time_out_after_start(
+            lambda timeout: engine.execute("server", {}, action="never", timeout=timeout), lambda: client._probe
+        )
+        assert client._probe is not None
+        await client._probe  # the ping is not answered
         assert late.error_type == "timeout" and executor_of(engine).is_connected("server")
         other.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ferrule import ToolEngine, ToolEngineConfig
+from ferrule import ToolEngine, ToolEngineConfig, ToolExecutionResult
 from ferrule.core.elicitation import MAX_WAITING
 from ferrule.errors import TransportFault
 from ferrule.kinds.mcp import executor as mcp_executor
@@ -22,7 +22,7 @@ from ferrule.kinds.mcp.config import McpServerConfig
 from ferrule.kinds.mcp.stdio import ServerLog
 from tests.kinds.mcp.mcp_servers import engine_for, executor_for, program, rough, tool
 from tests.support.http_servers import Answer, Request, serve_http
-from tests.support.waiting import until
+from tests.support.waiting import time_out_after_start, until
 
 pytestmark = pytest.mark.integration
 
@@ -251,11 +251,15 @@ async def test_a_server_that_hangs_is_ended_though_others_wait_for_it_too(tmp_pa
     monkeypatch.setattr(mcp_executor, "PING_TIMEOUT", 0.2)
     log = tmp_path / "log"
     async with engine_for(rough("--log", log, trusted=True)) as engine:
-        hung = asyncio.create_task(engine.execute("server", {}, action="hang", timeout=2))
-        await until(lambda: '"hang"' in log.read_text())
-        behind = asyncio.create_task(engine.execute("server", {"x": 1}, action="echo", timeout=600))
-        assert (await hung).error_type == "timeout"
-        assert (await behind).text == '{"x": 1}'  # a reading: it is repeated by the new server
+
+        async def call_both(timeout: float) -> tuple[ToolExecutionResult, ToolExecutionResult]:
+            hung = asyncio.create_task(engine.execute("server", {}, action="hang", timeout=timeout))
+            await until(lambda: hung.done() or (log.exists() and '"hang"' in log.read_text()))
+            return await asyncio.gather(hung, engine.execute("server", {"x": 1}, action="echo", timeout=600))
+
+        hung, behind = await time_out_after_start(call_both, lambda: '"hang"' in log.read_text())
+        assert hung.error_type == "timeout"
+        assert behind.text == '{"x": 1}'  # a reading: it is repeated by the new server
 
 
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])

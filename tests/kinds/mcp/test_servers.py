@@ -303,11 +303,8 @@ async def test_a_server_that_could_not_be_listed_is_tried_again_by_the_next_call
         failed = await library.execute_tool("raw", "echo", {})
         assert failed.error_type == "tool_not_found"
         program.write_text(f"#!/bin/sh\nexec '{sys.executable}' '{RAW_SERVER}'\n")
-        for _ in range(1000):
-            if (result := await library.execute_tool("raw", "echo", {})).is_success:
-                break
+        while not (await library.execute_tool("raw", "echo", {})).is_success:
             await asyncio.sleep(0.01)  # after a failure, the client waits a little before it tries again
-    assert result.is_success
 
 
 async def test_the_defaults_of_a_server_are_not_sent(tmp_path: Path):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ferrule import ToolExecutionResult
 from ferrule.core.call import Progress
 from ferrule.core.content import Audio, Image, Resource, Text
 from ferrule.core.elicitation import Elicitation
@@ -22,7 +23,7 @@ from tests.kinds.mcp.mcp_servers import (
 )
 from tests.support.ports import reserved_port
 from tests.support.processes import forwarded_python
-from tests.support.waiting import until
+from tests.support.waiting import time_out_after_start, until
 
 pytestmark = pytest.mark.integration
 
@@ -71,12 +72,20 @@ async def test_every_transport_carries_results_progress_failures_and_cancellatio
 @pytest.mark.parametrize("kind", ALL)
 async def test_endless_progress_ends_at_the_longest_time_and_so_does_the_work(kind, servers, tmp_path):
     note = tmp_path / "note"
-    limits: dict[str, Any] = {"timeout": 1.0, "action_max_timeouts": {"report_forever": 3.0}}
-    async with engine_for(config_of(kind, servers, **limits)) as engine:
-        result = await engine.execute("server", {"note": str(note)}, action="report_forever")
-        assert result.error_type == "timeout", result
-        assert "1 s (timeout)" in str(result.error) and "3 s (max_timeout)" in str(result.error)
-        await until(note.exists)
+    seen: list[Progress] = []
+
+    async def report(seconds: float) -> ToolExecutionResult:
+        limits: dict[str, Any] = {"timeout": seconds, "action_max_timeouts": {"report_forever": 3 * seconds}}
+        async with engine_for(config_of(kind, servers, **limits)) as engine:
+            arguments = {"note": str(note)}
+            result = await engine.execute("server", arguments, action="report_forever", on_progress=seen.append)
+            if seen:
+                await until(note.exists)
+        assert f"within {seconds:g} s (timeout)" in str(result.error), result
+        assert f"within {3 * seconds:g} s (max_timeout)" in str(result.error), result
+        return result
+
+    assert (await time_out_after_start(report, lambda: seen)).error_type == "timeout"
 
 
 @pytest.mark.parametrize("kind", LISTENING)

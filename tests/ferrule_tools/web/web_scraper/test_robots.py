@@ -62,10 +62,11 @@ async def test_a_site_whose_rules_cannot_be_read_for_now_allows_nothing():
 
 
 @pytest.mark.parametrize(
-    "rules", [b"\xff\xfe\x00", b"<html>", b"Disallow: /" + b"*" * 5_000, b"User-agent: *\n" * 50_000]
+    ("rules", "times"),
+    [(b"\xff\xfe\x00", 1), (b"<html>", 1), (b"Disallow: /" + b"*" * 5_000, 1), (b"User-agent: *\n", 50_000)],
 )
-async def test_rules_that_are_none_do_no_harm(rules):
-    async with site({"/robots.txt": (200, TEXT, rules), "/": PAGE}) as it:
+async def test_rules_that_are_none_do_no_harm(rules, times):
+    async with site({"/robots.txt": (200, TEXT, rules * times), "/": PAGE}) as it:
         assert (await it.read()).is_success
 
 
