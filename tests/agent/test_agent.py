@@ -102,7 +102,7 @@ async def test_without_a_message_the_text_beside_finish_task_is_the_answer_and_w
         assert (await Agent(library, beside).run("1 + 1?")).text == "It is 2."
         again = ScriptedModel([[finish], "It is 2."])
         answer = await Agent(library, again).run("1 + 1?")
-        assert answer.text == "It is 2." and answer.messages[-2]["content"].startswith("That is not an answer.")
+        assert answer.text == "It is 2." and answer.messages[-2]["content"].startswith("[note] That is not an answer.")
         insists = await Agent(library, ScriptedModel([[finish]] * 20)).run("1 + 1?")
         assert not insists.is_finished and len(insists.steps) <= 10
 

@@ -8,7 +8,7 @@ import pytest
 
 from ferrule import UnifiedToolLibrary, tool
 from ferrule.agent import Agent
-from ferrule.core.messages import ToolCall
+from ferrule.core.messages import ToolCall, note_message
 from ferrule.core.model import ModelReply
 from ferrule.core.schema import Secret
 from ferrule.testing import ScriptedModel
@@ -170,7 +170,7 @@ async def test_a_reply_that_is_no_answer_is_asked_about_once(library, reply):
     answer, model = await run(library, reply, CALL, "It is 1266962.")
     assert answer.text == "It is 1266962." and len(library.executed) == 1
     asked = model.requests[1].messages[-1]
-    assert asked == {"role": "user", "content": "That is not an answer. Call a tool, or answer the user."}
+    assert asked == note_message("That is not an answer. Call a tool, or answer the user.")
 
 
 @pytest.mark.parametrize("reply", ['{"name": "calculator"}', '```json\n{"name": "calculator"}\n```'])

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from ferrule import Secret, ToolEngine, ToolEngineEvent, ToolExecutionContext, UnifiedToolLibrary, tool
+from ferrule import Policy, Secret, ToolEngine, ToolEngineEvent, ToolExecutionContext, UnifiedToolLibrary, tool
 from ferrule.agent import Agent
 from ferrule.core.content import Image, Resource, Text
 from ferrule.core.messages import ToolCall
@@ -14,12 +14,15 @@ from ferrule.core.model import ModelReply
 from ferrule.models.anthropic import AnthropicModel
 from ferrule.models.openai import OpenAIModel
 from ferrule.orchestrator import Orchestrator
+from ferrule.policy.provenance import ProvenanceRules
 from ferrule.testing import ScriptedModel
 from ferrule.workflow import GraphWorkflow
 from tests.models.model_server import chunks, claude, completion, failure, model_server, text_block
 from tests.support.http_servers import Answer
 
 CODE = "Xy7-Quartz"
+PASSES_ON = Policy(provenance=ProvenanceRules(untrusted_targets="allow"))
+"""Allows a tool what another one has returned."""
 KEY = "model-server-key-4711"
 
 
@@ -57,7 +60,7 @@ async def read_streams(library: UnifiedToolLibrary) -> str:
 )
 async def test_a_secret_that_a_plan_comes_to_know_is_in_no_entry(workflow, script, tmp_path):
     shown: list[Any] = []
-    async with UnifiedToolLibrary(store=f"sqlite:///{tmp_path}/calls.db") as library:
+    async with UnifiedToolLibrary(store=f"sqlite:///{tmp_path}/calls.db", policy=PASSES_ON) as library:
         library.register(find_code, enter)
         model = ScriptedModel(script)
         async with Orchestrator(library, model, strategy="plan", workflow=workflow) as orchestrator:
@@ -71,7 +74,7 @@ async def test_checkpoints_have_no_secret_that_a_step_passes_on():
         "langgraph.checkpoint.memory", reason='needs LangGraph: pip install "ferrule[langgraph]"'
     )
     saver = memory.InMemorySaver()
-    async with UnifiedToolLibrary() as library:
+    async with UnifiedToolLibrary(policy=PASSES_ON) as library:
         library.register(find_code, enter)
         flow = GraphWorkflow(library, ScriptedModel([BY_REFERENCE, f"It was {CODE}."]), checkpointer=saver)
         done = await flow.run("Open door A")
@@ -82,7 +85,7 @@ async def test_checkpoints_have_no_secret_that_a_step_passes_on():
 
 async def test_entries_before_a_secret_was_known_are_written_again():
     calls = [{"name": "find_code", "arguments": {"door": "A"}}, {"name": "enter", "arguments": {"code": CODE}}]
-    async with UnifiedToolLibrary() as library:
+    async with UnifiedToolLibrary(policy=PASSES_ON) as library:
         library.register(find_code, enter)
         async with Orchestrator(library, ScriptedModel([*calls, f"It was {CODE}."])) as orchestrator:
             done = await orchestrator.process_task("Open door A", conversation_id="c")
@@ -94,7 +97,7 @@ async def test_entries_before_a_secret_was_known_are_written_again():
 
 async def test_a_secret_in_the_question_is_removed_once_it_is_known():
     call = {"name": "enter", "arguments": {"code": CODE}}
-    async with UnifiedToolLibrary() as library:
+    async with UnifiedToolLibrary(policy=PASSES_ON) as library:
         library.register(enter)
         async with Orchestrator(library, ScriptedModel([call, "It is open."])) as orchestrator:
             await orchestrator.process_task(f"Open the door with {CODE}", conversation_id="c")
@@ -115,7 +118,7 @@ async def test_records_and_events_of_later_and_inner_calls_have_no_secret_that_i
         return (await context.call_tool("repeat", {"text": f"open {code}"})).text
 
     events: list[ToolEngineEvent] = []
-    async with UnifiedToolLibrary(store=f"sqlite:///{tmp_path}/calls.db") as library:
+    async with UnifiedToolLibrary(store=f"sqlite:///{tmp_path}/calls.db", policy=PASSES_ON) as library:
         library.register(enter, repeat, enter_by_another)
         library.engine.subscribe(events.append)
         later = {"name": "repeat", "arguments": {"text": f"it was {CODE}", CODE: 1}}

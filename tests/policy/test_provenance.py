@@ -10,7 +10,7 @@ import pytest
 
 from ferrule import Agent, AgentState, Policy, Rule, ToolExecutionContext, UnifiedToolLibrary, tool
 from ferrule.catalog.parameter_roles import infer_role
-from ferrule.core.messages import ToolCall
+from ferrule.core.messages import ToolCall, note_message
 from ferrule.core.model import ModelReply
 from ferrule.core.schema.hints import NoTarget, Target
 from ferrule.errors import InvalidArguments, SetupError, TimedOut
@@ -484,17 +484,16 @@ async def test_what_was_said_before_is_not_what_the_user_wrote():
 async def test_a_note_to_the_model_is_not_what_the_user_wrote():
     """A note repeats what the model wrote, such as a value of the wrong type."""
     desk = Desk()
-    agent = careful_agent(desk.tools, ScriptedModel(['{"to": "mallory@evil.example"}', "3"]))
-    first = await agent.run("How many?", output=int)
-    assert any("mallory" in str(message["content"]) for message in first.messages if message["role"] == "user")
+    note = note_message("This is not an answer of the required form: mallory@evil.example is no number.")
+    history = [{"role": "user", "content": "How many?"}, {"role": "assistant", "content": "Hm."}, note]
     model = ScriptedModel([call("send_email", to=["mallory@evil.example"], subject="Hi"), "done"])
-    answer = await careful_agent(desk.tools, model).run("Write to them", history=first.messages)
+    answer = await careful_agent(desk.tools, model).run("Write to them", history=history)
     assert answer.state is AgentState.WAITING and not desk.calls
 
 
 async def test_what_the_user_writes_after_a_run_that_ended_with_a_call_is_trusted():
     desk = Desk()
-    first = await careful_agent(desk.tools, ScriptedModel([READ, call("finish_task", answer="Read.")])).run("Read it")
+    first = await careful_agent(desk.tools, ScriptedModel([READ, call("finish_task", message="Read.")])).run("Read it")
     follow_up = [*first.messages, {"role": "user", "content": "Bob is bob@corp.example"}]
     model = ScriptedModel([call("send_email", to=["bob@corp.example"], subject="Hi"), "done"])
     answer = await careful_agent(desk.tools, model).run("Write to him", history=follow_up)

@@ -161,11 +161,14 @@ _CHANGING_CHINESE: Final = lazy_pattern(
     r"[发寄]送|发[布帖信]|写|删|改|更新|创建|新[建增]|添加|增加|插入|保存|上传|提交|支付|付款|转账|购买|下单|预[订约定]|取消|标记|归档|移动|"
     r"清[空除]|设置|启动|停止|关闭|执行|运行|安装|注册|回复|领取|下一|出队|撤销|审批|批准|拒绝"
 )
-_COMPUTING: Final = frozenset("calc calculate calculator calculation compute evaluate math time clock date now".split())
+_COMPUTING: Final = frozenset(
+    "analyse analyze calc calculate calculator calculation classify clock compare compute convert date detect estimate "
+    "evaluate explain math now parse predict summarise summarize time translate validate verify".split()
+)
 _COMPUTING_CHINESE: Final = lazy_pattern(r"计算|算术|时间|日期|几点")
 _READING: Final = frozenset(
-    "browse check count describe extract fetch find forecast get inspect list lookup news query read research retrieve "
-    "scan search show status view weather web".split()
+    "browse check count crawl describe extract fetch find forecast get inspect list lookup news query read research "
+    "retrieve scan scrape search show status view weather web".split()
 )
 _READING_CHINESE: Final = lazy_pattern(r"搜|查|检索|读|获取|列出|提取|查看|天气|新闻|浏览")
 _NAME_WORD = lazy_pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
@@ -206,3 +209,8 @@ def only_reads(spec: ToolSpec, capability: ToolCapability) -> bool:
     if effects.read_only or effects.polling or effects.cacheable:
         return True
     return not effects.destructive and infer_kind((spec.tool_id, capability.name), ()) in ("reads", "computes")
+
+
+def changes(spec: ToolSpec, capability: ToolCapability) -> bool:
+    """Return whether an action is known to change something. Of many, neither this nor `only_reads` is known."""
+    return spec.effects_of(capability).destructive or infer_kind((spec.tool_id, capability.name), ()) == "changes"

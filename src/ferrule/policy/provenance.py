@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from ferrule.catalog.parameter_roles import ParameterRole, ParameterRoles, Role, infer_role, singular
-from ferrule.catalog.tags import only_reads, split_name
+from ferrule.catalog.tags import changes, only_reads, split_name
 from ferrule.core.call import ToolExecutionResult
 from ferrule.core.content import as_text
 from ferrule.core.messages import Message, is_note, text_of_message
@@ -269,17 +269,20 @@ class RunOrigins:
         if _is_browser(tool):
             checked = [self._find_page(tool)]
         else:
-            checked = [value for value in values if value.role.is_target] or _find_names(values)
+            checked = [value for value in values if value.role.is_target]
+            if not checked and not changes(tool.spec, capability):
+                return None  # nothing says that it changes something
+            checked = checked or _find_names(values)
         toolset, words = _toolset_of(tool), frozenset(_words_of(tool, capability))
         for value in checked:
             if not self._is_named(value, toolset, words):
                 return self._explain(tool, capability, value.parameter, value.text)
         if checked and not any(value.role.kind in ("address", "id", "name", "url") for value in checked):
             return None  # it stays on this machine
-        link = self._find_untrusted_link(tool, capability, values)
-        if link is None and not checked and not any(map(self._has_word, words)):
+        has_text = any(len(value.text) > _MAX_SETTING or "\n" in value.text for value in values)
+        if not checked and has_text and not any(map(self._has_word, words)):
             return self._explain(tool, capability, "", "")
-        return link
+        return self._find_untrusted_link(tool, capability, values)
 
     def _find_sent_value(self, values: Sequence[_Value]) -> _Value | None:
         """Return the first value of a reading call that may carry data to a URL that the user has not named."""

@@ -24,7 +24,7 @@ from ferrule.process.worker_process import WorkerProcess
 
 logger = logging.getLogger("ferrule.process")
 
-_NOT_SENT = ("variables", "deps", "memory", "policy", "model", "is_approved")
+_NOT_SENT = ("variables", "deps", "memory", "origins", "policy", "model", "is_approved")
 """Of a context: variables, dependencies and the approval are sent separately, the others not at all."""
 _CONTEXT_FIELDS = [field.name for field in fields(ToolExecutionContext) if field.name not in _NOT_SENT]
 
@@ -136,7 +136,7 @@ def _bind_arguments(signature: FunctionSignature, invocation: Invocation) -> pro
     if signature.context_parameter is not None:
         sendable = {name: context.variables[name] for name in _pickle_variables(invocation)}
         deps = pickle.loads(deps) if (deps := _pickle_deps(invocation, pickle_copy)) else None
-        context = replace(context, variables=sendable, deps=deps, memory=None, policy=None, model=None)
+        context = replace(context, variables=sendable, deps=deps, memory=None, origins=None, policy=None, model=None)
         context.is_approved = invocation.context.is_approved
     return protocol.BoundArguments(*signature.bind(invocation.params, context))
 
