@@ -33,8 +33,8 @@ def kill_before(place: Any, name: str) -> None:
 def kill_after(place: Any, name: str) -> None:
     function: Callable[..., Any] = getattr(place, name)
 
-    def run(*arguments: Any) -> None:
-        function(*arguments)
+    def run(*arguments: Any, **options: Any) -> None:
+        function(*arguments, **options)
         os.kill(os.getpid(), signal.SIGKILL)
 
     setattr(place, name, run)

@@ -349,14 +349,14 @@ class RunOrigins:
     def _explain(self, tool: Tool, capability: ToolCapability, parameter: str, value: str) -> UntrustedTarget:
         name, setting = tool.spec.model_name(capability), "[policy] untrusted_targets decides about such calls"
         # Never a part of a value: a secret that is cut is not recognised any more.
-        shown = repr(value) if len(value) <= _MAX_EXCERPT else f"a text of {len(value)} characters"
+        excerpt = repr(value) if len(value) <= _MAX_EXCERPT else f"a text of {len(value)} characters"
         if not parameter:
             reason = f"{name} changes something, and the user has asked for no such thing ({setting})."
         elif not value:
             reason = f"{name} works on a {parameter} that the run does not know ({setting})."
         else:
             origin = self._find_origin(value)
-            reason = f"{name} would use {shown} as {parameter}, which the user has not named ({origin}; {setting})."
+            reason = f"{name} would use {excerpt} as {parameter}, which the user has not named ({origin}; {setting})."
         return UntrustedTarget(parameter=parameter, value=value, reason=reason)
 
     def describe(self, tool: Tool, capability: ToolCapability, arguments: Mapping[str, Any]) -> dict[str, str]:
