@@ -41,6 +41,17 @@ def test_known_parts_are_translated_and_others_stay():
             "请把它写成 `def`（在可以终止的工作进程中运行），或对耗时的部分使用 await。",
         ),
         ("The user refused this call.", "用户拒绝了这次调用。"),
+        (
+            "post would use a text of 240 characters as url, which the user has not named (in no text of the run: the "
+            "model wrote it; [policy] untrusted_targets decides about such calls).",
+            "post 要把 一段 240 个字符的文字 用作 url，而用户没有提到它（运行中没有这段文字，是模型写的；"
+            "这类调用由 [policy] untrusted_targets 决定）。",
+        ),
+        (
+            "post changes something, and the user has asked for no such thing ([policy] untrusted_targets decides "
+            "about such calls).",
+            "post 会改变某些内容，而用户没有要求这样做（这类调用由 [policy] untrusted_targets 决定）。",
+        ),
         ("quota exceeded", "quota exceeded"),
         ("There is no tool '付款'. List the tools to see which exist.", "没有工具 '付款'。"),
         (

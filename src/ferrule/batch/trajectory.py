@@ -26,6 +26,7 @@ from ferrule.core.prices import ModelPrice
 from ferrule.engine import ToolEngine
 from ferrule.errors import APPROVAL_REQUIRED, KNOWN_FAILURE, PERMISSION_DENIED, CallError
 from ferrule.policy.policy import Permissions
+from ferrule.policy.provenance import UNTRUSTED_TARGETS
 from ferrule.store import ToolCallRecord, ToolKnowledgeStore
 
 FAILED = "failed"
@@ -121,6 +122,8 @@ def _failure_class(answer: AgentAnswer[Any], trace: TaskTrace) -> str | None:
     if answer.is_finished:
         return None
     if answer.state.value == "waiting":
+        if any(UNTRUSTED_TARGETS in request.reason for request in answer.approvals):
+            return "untrusted_target"
         return "approval" if answer.approvals else "question"
     if "(limit " in answer.reason:
         return "limit"

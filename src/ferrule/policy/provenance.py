@@ -41,6 +41,8 @@ _SENT_WORDS: Final = frozenset(
 _MAX_SETTING: Final = 80
 """Characters of a text that is a setting, not a content."""
 _MAX_EXCERPT: Final = 100
+UNTRUSTED_TARGETS: Final = "[policy] untrusted_targets"
+"""Is in the reason of a request that this setting has caused, in every language."""
 _READING_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 UntrustedTargets: TypeAlias = Literal["ask", "deny", "allow"]
@@ -347,7 +349,7 @@ class RunOrigins:
         return None
 
     def _explain(self, tool: Tool, capability: ToolCapability, parameter: str, value: str) -> UntrustedTarget:
-        name, setting = tool.spec.model_name(capability), "[policy] untrusted_targets decides about such calls"
+        name, setting = tool.spec.model_name(capability), f"{UNTRUSTED_TARGETS} decides about such calls"
         # Never a part of a value: a secret that is cut is not recognised any more.
         excerpt = repr(value) if len(value) <= _MAX_EXCERPT else f"a text of {len(value)} characters"
         if not parameter:

@@ -67,10 +67,20 @@ _CHINESE: Final[tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]] = 
     (r"(\S+) needs your approval\.", r"\1 需要您的批准。"),
     (r"(\S+) has changed since you accepted it:", r"\1 在您接受之后有变化："),
     (
-        r"(\S+) would use ('[^\n]*'|\"[^\n]*\") as (\S+), which the user has not named \(([^\n]*); \[policy\] "
-        r"untrusted_targets decides about such calls\)\.",
+        r"(\S+) would use ('[^\n]*'|\"[^\n]*\"|a text of \d+ characters) as (\S+), which the user has "
+        r"not named \(([^\n]*); \[policy\] untrusted_targets decides about such calls\)\.",
         r"\1 要把 \2 用作 \3，而用户没有提到它（\4；这类调用由 [policy] untrusted_targets 决定）。",
     ),
+    (
+        r"(\S+) changes something, and the user has asked for no such thing \(\[policy\] untrusted_targets decides "
+        r"about such calls\)\.",
+        r"\1 会改变某些内容，而用户没有要求这样做（这类调用由 [policy] untrusted_targets 决定）。",
+    ),
+    (
+        r"(\S+) works on a page that the run does not know \(\[policy\] untrusted_targets decides about such calls\)\.",
+        r"\1 要操作的网页不为本次运行所知（这类调用由 [policy] untrusted_targets 决定）。",
+    ),
+    (r"a text of (\d+) characters(?= 用作)", r"一段 \1 个字符的文字"),
     (r"in no text of the run: the model wrote it(?=；)", "运行中没有这段文字，是模型写的"),
     (r"from the result of (\S+) in step (\d+)(?=；)", r"来自第 \2 步 \1 的结果"),
     (r"from the page (\S+), read by (\S+) in step (\d+)(?=；)", r"来自网页 \1（第 \3 步由 \2 读取）"),
