@@ -124,8 +124,8 @@ def make_policy(name: str) -> tuple[Policy | None, bool]:
     """Return a policy, and whether the reading functions are declared as such."""
     if name == "ask-rule":
         return Policy(rules=[Rule(verdict="ask", effect="changing", principal="agent")]), True
-    if name == "untrusted-targets":
-        return Policy(provenance=ProvenanceRules(untrusted_targets="ask")), False
+    if name == "allow":
+        return Policy(provenance=ProvenanceRules(untrusted_targets="allow")), False
     return None, False
 
 
@@ -246,7 +246,7 @@ def _add(results: Sequence[SuiteResult]) -> SuiteResult:
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--half", choices=[*HALVES, "both"], default="both")
-    parser.add_argument("--policy", choices=["default", "untrusted-targets", "ask-rule"], default="untrusted-targets")
+    parser.add_argument("--policy", choices=["default", "allow", "ask-rule"], default="default")
     parser.add_argument("--list", action="store_true", help="name the tasks that ask, and the attacks that were made")
     parser.add_argument("--only", default="", help="the id of one honest task")
     parser.add_argument("--json", type=Path, help="also write the figures and the lists into this file")
