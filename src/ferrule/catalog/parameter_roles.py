@@ -19,7 +19,7 @@ from ferrule.core.schema.hints import ROLE_KEYWORD
 from ferrule.core.spec import ToolCapability, ToolSpec, ToolType
 
 Role: TypeAlias = Literal["target", "content"]
-TargetKind: TypeAlias = Literal["address", "url", "path", "account", "id", "command", "name"]
+TargetKind: TypeAlias = Literal["address", "url", "path", "account", "id", "command", "name", "page"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,8 @@ class ParameterRole:
     """Of a target: how its values are compared with what the user wrote."""
     is_label: bool = False
     """Whether the content is the name of what is made: in a call without any target, the name is the target."""
+    is_choice: bool = False
+    """Whether its values are a fixed set."""
     reason: str = ""
 
     @property
@@ -52,7 +54,7 @@ _TARGET_WORDS: Final[Mapping[TargetKind, str]] = {
     "卡号 收款人 密码",
     "id": "assignee branch bucket channel chat group guid id identifier member owner project queue ref repo repository "
     "reviewer room table team user username uuid workspace 编号 标识 频道 群 群组 用户 用户名 仓库 项目 房间 表",
-    "command": "cmd code command expression javascript script shell sql statement 命令 脚本 代码",
+    "command": "cmd code command expression function javascript script shell sql statement 命令 脚本 代码",
     "name": "database server",
 }
 _CONTENT_WORDS: Final = frozenset(
@@ -111,7 +113,7 @@ def infer_role(name: str, schema: Mapping[str, Any], action_words: tuple[str, ..
     if (kind := _KINDS_OF_FORMATS.get(str(inner.get("format")))) is not None:
         return ParameterRole(role="target", kind=kind, reason=f"its format is {inner['format']}")
     if inner.get("type") == "boolean" or "enum" in inner or "const" in inner:
-        return ParameterRole(role="content", reason="it has a fixed set of values")
+        return ParameterRole(role="content", is_choice=True, reason="it has a fixed set of values")
     words = [singular(word) for word in split_name(name)]
     while len(words) > 1 and words[-1] in ("name", "value", "list", "string", "str"):
         words.pop()

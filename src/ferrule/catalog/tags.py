@@ -157,14 +157,20 @@ _CHANGING: Final = frozenset(
     "withdraw write".split()
 )
 """Words that change something wherever they stand in a name: `read_and_archive`, `get_next_ticket`."""
+_CHANGING_FIRST: Final = frozenset(
+    "adjust announce bid broadcast call change charge checkout deposit destroy dm donate email "
+    "follow fork join mail message phone purge "
+    "reboot refund revert scale shutdown text terminate truncate turn tweet unfollow wipe wire".split()
+)
+"""Words that change something as the first word of a name: `email_news`, but not `search_email`."""
+_READING_LAST: Final = frozenset(
+    "browse fetch find forecast get inspect list lookup news query read retrieve search".split()
+)
 _CHANGING_CHINESE: Final = lazy_pattern(
     r"[发寄]送|发[布帖信]|写|删|改|更新|创建|新[建增]|添加|增加|插入|保存|上传|提交|支付|付款|转账|购买|下单|预[订约定]|取消|标记|归档|移动|"
     r"清[空除]|设置|启动|停止|关闭|执行|运行|安装|注册|回复|领取|下一|出队|撤销|审批|批准|拒绝"
 )
-_COMPUTING: Final = frozenset(
-    "analyse analyze calc calculate calculator calculation classify clock compare compute convert date detect estimate "
-    "evaluate explain math now parse predict summarise summarize time translate validate verify".split()
-)
+_COMPUTING: Final = frozenset("calc calculate calculator calculation clock compute date evaluate math now time".split())
 _COMPUTING_CHINESE: Final = lazy_pattern(r"计算|算术|时间|日期|几点")
 _READING: Final = frozenset(
     "browse check count crawl describe extract fetch find forecast get inspect list lookup news query read research "
@@ -182,13 +188,30 @@ def split_name(name: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def _kind_of_name(name: str) -> ActionKind | None:
-    words = set(split_name(name))
-    is_check_in = "check" in words and not words.isdisjoint(("in", "out"))
-    if words & _CHANGING or is_check_in or _CHANGING_CHINESE.search(name):
+    words = split_name(name)
+    if words == ("add",):  # of two numbers, unless the name says of what
+        return None
+    is_check_in = "check" in words and not {"in", "out"}.isdisjoint(words)
+    if is_check_in or not _CHANGING.isdisjoint(words) or _CHANGING_CHINESE.search(name):
         return "changes"
-    if words & _COMPUTING or _COMPUTING_CHINESE.search(name):
+    if _COMPUTING_CHINESE.search(name):
         return "computes"
-    return "reads" if words & _READING or _READING_CHINESE.search(name) else None
+    if _READING_CHINESE.search(name):
+        return "reads"
+    kinds = {_kind_of_part(part.split()) for part in re.split(r" (?:and|then) ", " ".join(words))}
+    if "changes" in kinds:
+        return "changes"
+    return None if None in kinds else "reads" if "reads" in kinds else "computes"
+
+
+def _kind_of_part(words: Sequence[str]) -> ActionKind | None:
+    """Return what a name without conjunctions says: by its verb, which comes first or last."""
+    first, last = (words[0], words[-1]) if words else ("", "")
+    if first in _COMPUTING or (last in _COMPUTING and first not in _CHANGING_FIRST):
+        return "computes"
+    if first in _READING or last in _READING_LAST:
+        return "reads"
+    return "changes" if first in _CHANGING_FIRST else None
 
 
 def infer_kind(names: Collection[str], tags: Collection[str]) -> ActionKind | None:
@@ -201,6 +224,10 @@ def infer_kind(names: Collection[str], tags: Collection[str]) -> ActionKind | No
         return "changes"
     kinds = by_name - {None} or by_tag
     return "computes" if "computes" in kinds else "reads" if "reads" in kinds else None
+
+
+def begins_with_reading(name: str) -> bool:
+    return (*split_name(name), "")[0] in _READING
 
 
 def only_reads(spec: ToolSpec, capability: ToolCapability) -> bool:

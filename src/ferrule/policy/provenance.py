@@ -10,37 +10,60 @@ Nothing is searched before that question arises: a result costs one entry in a l
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from itertools import islice
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from ferrule.catalog.parameter_roles import ParameterRole, ParameterRoles, Role, infer_role, singular
-from ferrule.catalog.tags import changes, only_reads, split_name
+from ferrule.catalog.tags import begins_with_reading, changes, only_reads, split_name
 from ferrule.core.call import ToolExecutionResult
 from ferrule.core.content import as_text
+from ferrule.core.json_schema import properties_of
 from ferrule.core.messages import Message, is_note, text_of_message
 from ferrule.core.permission import Decision
 from ferrule.core.spec import Tool, ToolCapability
 from ferrule.errors import SetupError
-from ferrule.policy.trusted_texts import EMAIL, LETTER, LINK, SHORT_NUMBER, TrustedTexts, normalize_text, split_url
+from ferrule.policy.trusted_texts import (
+    EMAIL,
+    LETTER,
+    LINK,
+    SHORT_NUMBER,
+    TrustedTexts,
+    cut_link,
+    normalize_text,
+    split_url,
+)
 
 _OPAQUE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:#-]{0,99}")
 _PLAIN_SEGMENT: Final = re.compile(r"[^\W\d_]{0,24}(?:[-_.()][^\W\d_]{0,24}){0,8}")
 _PLAIN_NUMBER: Final = re.compile(r"[\d\s.,:/+%TZ-]+")
 _ID_WORDS: Final = frozenset("code guid id identifier key no number ref uuid 编号 标识 号码".split())
 _MEMBERS: Final = frozenset(
-    "assignee author channel creator from group handle login member name owner room team user "
-    "username 用户 成员 频道".split()
+    "assignee channel group handle login member name owner room team user username 用户 成员 频道".split()
 )
 """Words of fields with the names by which a server knows people and places of its own."""
 _SENT_WORDS: Final = frozenset(
-    "body cookie data field form header json param parameter payload query 参数 查询".split()
+    "auth body cookie data field form header json param parameter payload query session token 参数 查询".split()
 )
 """Words of parameters whose values are sent to the URL of a call."""
+_COMMON_WORDS: Final = frozenset("api call com http https request tool url web www".split())
+"""Words of names of tools that say nothing of what a call does; some are in every URL."""
+_PLAIN_HEADERS: Final = frozenset({"accept", "accept-language"})
+_REPEATING_TOOLS: Final = frozenset(
+    {"echo", "file_processor", "list_workspace_files", "python_executor", "search_files", "summarize"}
+)
+"""Bundled tools whose results may be what the model has written, also in an earlier call."""
+_MAX_FREE_WORDS: Final = 4
+"""Words of the host, and of the path, of a URL that stands in no text."""
+_MAX_ORIGINS: Final = 5
+_MAX_DESCRIBED: Final = 20
 _MAX_SETTING: Final = 80
 """Characters of a text that is a setting, not a content."""
 _MAX_EXCERPT: Final = 100
+_NAME: Final = ParameterRole(role="target", kind="name")
+_PAGE: Final = ParameterRole(role="target", kind="page")
 UNTRUSTED_TARGETS: Final = "[policy] untrusted_targets"
 """Is in the reason of a request that this setting has caused, in every language."""
 _READING_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -128,6 +151,7 @@ class _Result:
     action: tuple[Tool, ToolCapability] | None = None
     source: str = ""
     """Where it comes from, if it is no result of an action."""
+    arguments: str = ""
     text: str | None = None
 
     @property
@@ -146,6 +170,13 @@ class _Result:
             tool, capability = self.action
             return not only_reads(tool.spec, capability)  # the id of what was made
         return True
+
+    def has_link(self, url: str) -> bool:
+        """Return whether the result has a URL that the model cannot have put there by the arguments of the call."""
+        if not re.search(rf"{re.escape(url)}(?![{LETTER}/?=&%#-]|[.:@+,][{LETTER}])", self.read_text()):
+            return False
+        repeats = self.action is not None and self.action[0].id in _REPEATING_TOOLS
+        return not repeats and len(self.arguments) <= _MAX_EXCERPT * 2 and url not in normalize_text(self.arguments)
 
     def read_text(self) -> str:
         if self.text is None:
@@ -194,9 +225,11 @@ class RunOrigins:
         A failed call counts if its tool `was_run`: its error may be the tool's own text. `is_of_model` is false for a
         call that a tool has made, whose arguments may come from anywhere.
         """
-        if tool.source == "skills" and tool.spec.effects_of(capability).read_only:
+        if tool.handler == "skill" and tool.spec.effects_of(capability).read_only:
             return
-        if is_of_model and not self.has_untrusted:  # nobody but the user has influenced what the model wrote until now
+        if (
+            is_of_model and not self.has_untrusted and (result.is_success or was_run)
+        ):  # nobody but the user has influenced what the model wrote until now
             for _, value in _leaves("", arguments):
                 self.add_trusted(as_text(value))
         if result.is_success:
@@ -209,8 +242,10 @@ class RunOrigins:
         if is_trusted and (not self.has_untrusted or self._are_trusted(arguments)):
             self.add_trusted(as_text(output))
             return
-        if result.content or _has_text(output):  # numbers and booleans give no instructions
-            self._results.append(_Result(output, len(self._results) + 1, (tool, capability)))
+        names = properties_of(capability.output) if capability.output else {}
+        if result.content or _has_text(output, {"result", *names}):  # numbers and booleans give no instructions
+            number = len(self._results) + 1
+            self._results.append(_Result(output, number, (tool, capability), arguments=as_text(arguments)))
             self.has_untrusted = True
 
     def add_conversation(self, messages: Iterable[Message]) -> None:
@@ -255,9 +290,9 @@ class RunOrigins:
         if not self.has_untrusted or _is_file_of_workspace(tool, capability):
             return None
         roles = self._roles.roles_of(tool.spec, capability)
-        has_url = any(role.kind == "url" for role in roles.values())
+        has_url = any(role.kind == "url" for role in roles.values()) or any(map(_is_link, arguments.values()))
         is_reading = (
-            only_reads(tool.spec, capability)
+            _is_reading_action(tool, capability, roles)
             or _is_reading_request(tool, arguments)
             or (_is_browser(tool) and has_url)  # it opens a page
         )
@@ -269,7 +304,7 @@ class RunOrigins:
             sent = self._find_sent_value(values)
             return None if sent is None else self._explain(tool, capability, sent.parameter, sent.text)
         if _is_browser(tool):
-            checked = [self._find_page(tool)]
+            checked = [self._find_page(tool), *(replace(v, role=_NAME) for v in values if v.parameter == "text")]
         else:
             checked = [value for value in values if value.role.is_target]
             if not checked and not changes(tool.spec, capability):
@@ -281,23 +316,21 @@ class RunOrigins:
                 return self._explain(tool, capability, value.parameter, value.text)
         if checked and not any(value.role.kind in ("address", "id", "name", "url") for value in checked):
             return None  # it stays on this machine
-        has_text = any(len(value.text) > _MAX_SETTING or "\n" in value.text for value in values)
-        if not checked and has_text and not any(map(self._has_word, words)):
+        if not checked and not any(map(self._has_word, words)):
             return self._explain(tool, capability, "", "")
         return self._find_untrusted_link(tool, capability, values)
 
     def _find_sent_value(self, values: Sequence[_Value]) -> _Value | None:
         """Return the first value of a reading call that may carry data to a URL that the user has not named."""
-        urls = [value for value in values if value.role.kind == "url"]
+        urls = [value for value in values if value.role.kind == "url" or _is_link(value.text)]
         for url in urls:
             if not self._may_read(url.text):
                 return url
         if all(self._trusted.has_url(url.text) for url in urls):
             return None
         for value in values:
-            is_sent = value.is_inside or not _SENT_WORDS.isdisjoint(_singular_words(value.parameter))
-            words = re.split(r"[\s/;,]+", value.text)
-            if is_sent and not self._trusted.has(value.text) and not all(map(_PLAIN_SEGMENT.fullmatch, words)):
+            is_sent = value.key != value.parameter or not _SENT_WORDS.isdisjoint(_singular_words(value.parameter))
+            if is_sent and value.key.lower() not in _PLAIN_HEADERS and not self._trusted.has(value.text):
                 return value
         return None
 
@@ -309,10 +342,12 @@ class RunOrigins:
             if result.action is not None and result.action[0].id == tool.id and isinstance(result.output, dict)
         )
         page = next((page for page in pages if isinstance(page, str)), "")
-        return _Value("page", ParameterRole(role="target", kind="url"), page)
+        return _Value("page", _PAGE, page)
 
     def _has_word(self, word: str) -> bool:
-        return len(word) > 2 and any(map(self._trusted.has, (word, f"{word}s", f"{word}es")))
+        return (
+            len(word) > 2 and word not in _COMMON_WORDS and any(map(self._trusted.has, (word, f"{word}s", f"{word}es")))
+        )
 
     def mark(self, tool: Tool, capability: ToolCapability, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the arguments; as `UntrustedArguments` if the call has a target that the user did not name."""
@@ -344,7 +379,7 @@ class RunOrigins:
                 if not self._trusted.has_address(address):
                     return self._explain(tool, capability, value.parameter, address)
             for link in LINK.findall(EMAIL.sub(" ", value.text)):
-                if not self._trusted.has_url(link.rstrip(".,;:!?)]*，。）")):
+                if not self._trusted.has_url(cut_link(link)):
                     return self._explain(tool, capability, value.parameter, link)
         return None
 
@@ -363,12 +398,11 @@ class RunOrigins:
 
     def describe(self, tool: Tool, capability: ToolCapability, arguments: Mapping[str, Any]) -> dict[str, str]:
         """Return where the value of each argument comes from, as a person reads it."""
-        origins: dict[str, str] = {}
-        for value in _find_values(arguments, self._roles.roles_of(tool.spec, capability)):
-            origin = self._find_origin(value.text)
-            name = value.parameter
-            origins[name] = origin if origins.get(name, origin) == origin else f"{origins[name]}; {origin}"
-        return origins
+        origins: dict[str, dict[str, None]] = {}
+        values = _find_values(arguments, self._roles.roles_of(tool.spec, capability))
+        for value in islice(values, _MAX_DESCRIBED):
+            origins.setdefault(value.parameter, {})[self._find_origin(value.text)] = None
+        return {name: "; ".join(islice(each, _MAX_ORIGINS)) for name, each in origins.items()}
 
     def _find_origin(self, value: str) -> str:
         if self._trusted.has(value):
@@ -390,8 +424,10 @@ class RunOrigins:
                     return True
                 parts = filter(str.strip, re.split(r"[,;，；\n]", text)) if "@" in text else [text]
                 return all(map(self._trusted.has_address, parts))
-            case "url":
+            case "page":
                 return self._trusted.has_url(text)
+            case "url":
+                return self._trusted.has_url(text) and (not self._was_read(text) or any(map(self._has_word, words)))
             case "path":
                 return self._trusted.has_path(text)
             case "account":
@@ -402,6 +438,11 @@ class RunOrigins:
                 return self._trusted.has(text.lstrip("#@"))
             case _:
                 return self._trusted.has(text)
+
+    def _was_read(self, url: str) -> bool:
+        """Return whether a call has read from the host of a URL: that page may be what asks for this call."""
+        host = split_url(url).hostname
+        return host is not None and any(host in normalize_text(result.arguments) for result in self._results)
 
     def _is_known_id(self, text: str, toolset: Hashable, nouns: frozenset[str]) -> bool:
         """Return whether a tool of the same toolset has returned the id in a field for such ids.
@@ -426,20 +467,20 @@ class RunOrigins:
         parts = split_url(url)
         if not parts.hostname or parts.username is not None:
             return False
-        host, text = parts.hostname, normalize_text(url)
+        labels, text = parts.hostname.split("."), normalize_text(url)
+        domains = [".".join(labels[start:]) for start in range(max(1, len(labels) - 1))]
         is_known_host = False
         for result in reversed(self._results):
-            content = result.read_text()
-            if host in content:
-                if re.search(rf"{re.escape(text)}(?![{LETTER}/?=&%#-]|[.:@+,][{LETTER}])", content):
+            if any(domain in result.read_text() for domain in domains):
+                if result.has_link(text):
                     return True
                 is_known_host = True
-        segments = [*host.split("."), *parts.path.split("/")]
         return (
             not is_known_host
             and not parts.query
             and not parts.fragment
-            and all(map(_PLAIN_SEGMENT.fullmatch, segments))
+            and max(len(labels), len(re.findall(r"[^\W_]+", parts.path))) <= _MAX_FREE_WORDS
+            and all(map(_PLAIN_SEGMENT.fullmatch, [*labels, *parts.path.split("/")]))
         )
 
 
@@ -460,8 +501,8 @@ class _Value:
     text: str
     nouns: frozenset[str] = frozenset()
     """What its name says besides that it is an id: `file` of `file_id`."""
-    is_inside: bool = False
-    """Whether the value is inside an object or a list."""
+    key: str = ""
+    """The name of the field that the value is in, or of the parameter; `[]` in a list."""
 
 
 def _find_values(arguments: Mapping[str, Any], roles: Mapping[str, ParameterRole]) -> Iterator[_Value]:
@@ -477,7 +518,7 @@ def _find_values(arguments: Mapping[str, Any], roles: Mapping[str, ParameterRole
                 own = inferred if inferred.is_target or not role.is_target else role
                 own = content if role.is_target and not inferred.is_target and "name says" in inferred.reason else own
             nouns = frozenset(_singular_words(key)) - _ID_WORDS
-            yield _Value(name, own, as_text(value), nouns, isinstance(argument, (Mapping, list, tuple)))
+            yield _Value(name, own, as_text(value), nouns, "[]" if isinstance(argument, (list, tuple)) else key)
 
 
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -503,8 +544,8 @@ def _find_ids(value: Any, words: frozenset[str], *, is_id: bool = False) -> Iter
         for key, inner in value.items():
             names = _singular_words(str(key))
             is_field = not (_ID_WORDS | _MEMBERS).isdisjoint(names)
-            is_list = str(key) == "result" and isinstance(inner, list)
-            yield from _find_ids(inner, words.union(names), is_id=is_field or is_list)
+            is_whole = str(key) == "result" and isinstance(inner, (list, str))
+            yield from _find_ids(inner, words.union(names), is_id=is_field or is_whole)
     elif isinstance(value, list):
         for inner in value:
             yield from _find_ids(inner, words, is_id=is_id)
@@ -522,14 +563,14 @@ def _singular_words(name: str) -> tuple[str, ...]:
 
 def _find_names(values: Sequence[_Value]) -> list[_Value]:
     """Return what a call without a target is checked by: how the thing it makes is called, or else its settings."""
-    named = ParameterRole(role="target", kind="name")
-    labels = [replace(value, role=named) for value in values if value.role.is_label]
+    labels = [replace(value, role=_NAME) for value in values if value.role.is_label]
     if labels:
         return labels
     return [
-        replace(value, role=named)
+        replace(value, role=_NAME)
         for value in values
         if len(value.text) <= _MAX_SETTING and "\n" not in value.text and not _PLAIN_NUMBER.fullmatch(value.text)
+        if not value.role.is_choice
     ]
 
 
@@ -540,6 +581,21 @@ def _is_reading_request(tool: Tool, arguments: Mapping[str, Any]) -> bool:
         and "url" in arguments
         and str(arguments.get("method", "")).upper() in _READING_METHODS
     )
+
+
+def _is_reading_action(tool: Tool, capability: ToolCapability, roles: Mapping[str, ParameterRole]) -> bool:
+    """Return whether an action only reads. A name is believed less than a declaration: it must begin with reading, or
+    the call must have no target that something could be sent to.
+    """
+    effects = tool.spec.effects_of(capability)
+    if effects.read_only or effects.polling or effects.cacheable or not only_reads(tool.spec, capability):
+        return only_reads(tool.spec, capability)
+    kinds = {role.kind for name, role in roles.items() if role.is_target and name not in ("expression", "formula")}
+    return "command" not in kinds and (kinds <= {"url"} or begins_with_reading(capability.name or tool.id))
+
+
+def _is_link(value: Any) -> bool:
+    return isinstance(value, str) and re.match(r"\s*(?:[A-Za-z][A-Za-z0-9+.-]{1,20}://|www\.)\S", value) is not None
 
 
 def _is_browser(tool: Tool) -> bool:
@@ -557,9 +613,10 @@ def _toolset_of(tool: Tool) -> Hashable:
     return "functions" if tool.handler == "function" and tool.source == "tools" else (tool.source, tool.id)
 
 
-def _has_text(value: Any) -> bool:
+def _has_text(value: Any, names: Collection[str]) -> bool:
+    """Return whether a value has text, or a field that is none of the `names` that its tool declares."""
     if isinstance(value, str):
         return bool(value)
     if isinstance(value, dict):
-        return any(_has_text(inner) or not str(key).isidentifier() for key, inner in value.items())
-    return isinstance(value, (list, tuple)) and any(map(_has_text, value))
+        return any(key not in names or _has_text(inner, names) for key, inner in value.items())
+    return isinstance(value, (list, tuple)) and any(_has_text(inner, names) for inner in value)

@@ -18,8 +18,11 @@ EMAIL: Final = re.compile(
     r"[^\s@<>,;:\"'()\[\]{}/]{1,64}@[^\s@<>,;:\"'()\[\]{}/]{1,190}\.[^\s@<>,;:\"'()\[\]{}./!?，。]{1,63}"
 )
 """The numbers keep the search linear in texts that anybody may have written."""
-_LINK_CHARACTERS: Final = r"[^\s<>\"'`|\\^{}\u3000-\u303f\u3400-\u9fff\uff00-\uffef]"
-"""Chinese characters and marks end a link: they are what the text says after it."""
+_LINK_CHARACTERS: Final = r"[^\s<>\"'`|\\^{}\u3000-\u303f\uff00-\uffef]"
+_CHINESE_END: Final = re.compile(r"[\u3400-\u9fff][^0-9A-Za-z./:]*$")
+"""What a text in Chinese says directly after a link."""
+_MARKS: Final = ".,;:!?)]*，。）"
+"""What ends a sentence, and no link."""
 LINK: Final = re.compile(
     rf"(?<![{LETTER}])(?:[a-z][a-z0-9+.-]{{1,20}}://|www\.){_LINK_CHARACTERS}+"
     rf"|(?<![{LETTER}@.-])(?:[a-z0-9-]{{1,63}}\.){{1,127}}(?:com|net|org|io|co|cn|ru|info|biz|xyz|top|app|dev|me|site|online|shop|link|click)"
@@ -27,9 +30,11 @@ LINK: Final = re.compile(
     re.I,
 )
 _PUBLIC_MAIL: Final = frozenset(
-    "126.com 163.com aol.com foxmail.com gmail.com gmx.com gmx.de googlemail.com hotmail.com icloud.com live.com "
-    "mail.com mail.ru me.com msn.com outlook.com pm.me proton.me protonmail.com qq.com sina.com web.de yahoo.com "
-    "yandex.ru yeah.net zoho.com".split()
+    "126.com 139.com 163.com aol.com fastmail.com foxmail.com gmail.com gmx.at gmx.ch gmx.com gmx.de gmx.net "
+    "googlemail.com hotmail.co.uk hotmail.com hotmail.de hotmail.fr icloud.com live.com mail.com mail.ru me.com "
+    "msn.com orange.fr outlook.com outlook.de pm.me proton.me protonmail.com qq.com sina.com sohu.com t-online.de "
+    "tutanota.com vip.qq.com web.de yahoo.co.jp yahoo.co.uk yahoo.com yahoo.de yahoo.fr yandex.com yandex.ru yeah.net "
+    "zoho.com".split()
 )
 """Domains under which anybody can get an address: they vouch for nobody."""
 SHORT_NUMBER: Final = 5
@@ -44,8 +49,8 @@ class TrustedTexts:
         self._texts: list[str] = []
         self._joined: tuple[str, str, str] | None = None
         """All texts: as they are, normalized, and normalized in lower case."""
-        self._links: list[SplitResult] = []
-        """The links in all texts."""
+        self._links: list[tuple[SplitResult, bool]] = []
+        """The links in all texts, and whether a text goes on directly after the link, in Chinese."""
 
     def add(self, text: str) -> None:
         if text:
@@ -61,7 +66,7 @@ class TrustedTexts:
         if not at or not local or not address.isascii():
             return False
         names = [name for name in re.split(r"[^a-z]+", local.lower()) if len(name) > 1]
-        return bool(names) and all(map(self.has, names)) and self._has_domain(domain)
+        return bool(names) and not re.search(r"\d", local) and all(map(self.has, names)) and self._has_domain(domain)
 
     def _has_domain(self, domain: str) -> bool:
         domain = domain.lower()
@@ -79,8 +84,10 @@ class TrustedTexts:
         if normalize_text(url) == url.lower() and host in self._own_domains:
             return True
         self._join()
-        for trusted in self._links:
+        for trusted, is_cut in self._links:
             is_same_host = (trusted.hostname or "").lower() == host and _port(trusted) == _port(parts)
+            if is_same_host and is_cut and trusted.path.endswith("/") and parts.path != trusted.path:
+                continue  # the path may go on in Chinese
             if is_same_host and trusted.username is None and _is_below(parts.path, trusted.path):
                 if trusted.path.strip("/") and parts.path.rstrip("/") == trusted.path.rstrip("/"):
                     return parts.query in ("", trusted.query)
@@ -109,7 +116,9 @@ class TrustedTexts:
             raw = "\n".join(self._texts)
             clean = normalize("NFKC", raw)
             self._joined = raw, clean, normalize_text(raw)
-            self._links = [split_url(link.rstrip(".,;:!?)]，。）")) for link in LINK.findall(clean)]
+            links = [link.rstrip(_MARKS) for link in LINK.findall(clean)]
+            self._links = [(split_url(link), False) for link in links]
+            self._links += [(split_url(cut_link(link)), True) for link in links if cut_link(link) != link]
         return self._joined
 
     def has(
@@ -131,6 +140,11 @@ class TrustedTexts:
         if spaced:  # another group of digits belongs to the account
             start, end = rf"{start}(?<!\d[ -])", rf"{end}(?![ -]?\d)"
         return re.search(f"{start}{'[ -]?'.join(letters)}{end}", text) is not None
+
+
+def cut_link(link: str) -> str:
+    """Return a link without the Chinese words that a text says directly after the link."""
+    return _CHINESE_END.sub("", link).rstrip(_MARKS)
 
 
 def normalize_text(text: str) -> str:
