@@ -24,7 +24,7 @@ async def main() -> None:
     model = ScriptedModel([call, "You have 30 left.", call, "Now you have 10."])
     ann = Account("Ann", 50)
     async with Agent([withdraw], model, model_settings={"temperature": 0}) as agent:
-        answer = await agent.run("Give me 20.", deps=ann)
+        answer = await agent.run("Withdraw 20, please.", deps=ann)
         answer = await agent.run("The same again.", deps=ann, history=answer.messages)
         print(answer.text, ann)
         print([run.state.value for run in await agent.runs()])
