@@ -397,7 +397,7 @@ class Agent:
             await engine.wait_for_discovery()
             self._check_tools()
         events = budget.attach(engine, self._toolbox.principal, run.id)
-        run.costs = budget.run_costs
+        run.budget, run.costs = budget, budget.run_costs
         if self.memory:
             memory = await self.library.create_run_memory(
                 run.context, max_retries=self.limits.max_retries, permissions=self._toolbox.permissions
