@@ -8,6 +8,7 @@ import pytest
 
 from ferrule import Policy, Secret, ToolEngine, ToolEngineEvent, ToolExecutionContext, UnifiedToolLibrary, tool
 from ferrule.agent import Agent
+from ferrule.agent.run import Run
 from ferrule.core.content import Image, Resource, Text
 from ferrule.core.messages import ToolCall
 from ferrule.core.model import ModelReply
@@ -132,6 +133,25 @@ async def test_records_and_events_of_later_and_inner_calls_have_no_secret_that_i
     of_calls = [event for event in events if event.call_id is not None]
     assert len(of_calls) > 10 and CODE not in str([event.data for event in of_calls])
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and CODE.encode() in path.read_bytes()]
+
+
+async def test_an_approved_call_keeps_its_secret_where_the_question_had_a_context():
+    entered: list[str] = []
+
+    @tool(destructive=True)
+    async def enter_once(code: Annotated[str, Secret()]) -> str:
+        """Open the door once."""
+        entered.append(code)
+        return "opened"
+
+    async with UnifiedToolLibrary() as library:
+        library.register(enter_once)
+        script = [ModelReply(tool_calls=(ToolCall(name="enter_once", arguments={"code": CODE}),)), "It is open."]
+        async with Orchestrator(library, ScriptedModel(script)) as orchestrator:
+            waiting = await orchestrator.process_task("Open door A", {"floor": "The first"})
+            done = await orchestrator.resume(waiting.run_id, approvals=True)
+            assert "floor: The first" in str((await Run.load(done.run_id, library.engine.store)).messages[0])
+    assert entered == [CODE] and done.answer == "It is open."
 
 
 async def test_events_have_no_secret_parameters():

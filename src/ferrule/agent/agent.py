@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Collection, Sequence
 from contextlib import suppress
+from copy import copy
 from typing import Any, Literal, Self, TypeAlias, TypedDict, Unpack
 
 from ferrule.agent.answer import (
@@ -352,6 +353,12 @@ class Agent:
             budget = RunBudget(self.limits, usage=run.usage, seconds=run.seconds, run_costs=run.costs)
             active = await self._start_run(run, on_event, budget, output_type, deps=deps, settings=model_settings)
             return await self._run_loop(active, self._resolve_open_calls(active, answer, approvals))
+
+    def with_instructions(self, more: str) -> Agent:
+        """Return this agent with further instructions. Each of the two can resume the runs of the other."""
+        agent = copy(self)
+        agent.instructions = "\n\n".join(filter(None, [self.instructions, more]))
+        return agent
 
     async def stream(self, task: Task, **options: Any) -> AsyncGenerator[RunEvent, None]:
         """Do a task as `run` does, and yield its events; the last has the answer. Closing the stream ends the run."""
