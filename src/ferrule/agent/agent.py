@@ -469,6 +469,7 @@ class Agent:
         await active.calls.restore(run)
         require_question(run, answer)
         if run.state in (AgentState.FINISHED, AgentState.STOPPED):
+            active.restore_value()
             return
         for tool in filter(None, map(registry.get, {step.tool_id for step in run.steps})):
             active.begin_tool_use(tool)  # so that the tool is released when the run ends
