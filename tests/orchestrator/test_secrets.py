@@ -183,6 +183,30 @@ async def test_events_have_no_secret_parameters():
     assert events[0].data["params"] == events[1].data["params"] == {"code": "[redacted]"}
 
 
+async def test_events_of_results_that_look_secret_show_what_the_records_show():
+    events: list[ToolEngineEvent] = []
+    header = "Authorization: Bearer abcdef0123456789"
+
+    @tool
+    async def show(fails: bool) -> list[Any]:
+        """Shows a header."""
+        if fails:
+            raise ValueError(header)
+        return [Text(text=header)]
+
+    async with ToolEngine() as engine:
+        engine.register(show)
+        engine.subscribe(events.append)
+        results = [await engine.execute("show", {"fails": fails}) for fails in (False, True)]
+        records = {record.record_id: record for record in await engine.query_call_records()}
+        await engine.events.drain()
+    assert results[0].content == (Text(text=header),) and header in str(results[1].error)  # of the caller
+    ended = [event.data["result"] for event in events if "result" in event.data]
+    assert len(ended) == 4 and "abcdef0123456789" not in str(events) + str(records)
+    shown = {(result.call_id, str(result.output), result.error) for result in ended}
+    assert shown == {(call_id, str(record.result), record.error) for call_id, record in records.items()}
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("is_streamed", [False, True])
 async def test_a_server_that_repeats_the_api_key_gets_it_nowhere(is_streamed, caplog):

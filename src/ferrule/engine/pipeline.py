@@ -131,9 +131,8 @@ class CallPipeline:
                         await self.costs.correct(call.payment, 0.0)
             result = self._normalize_result(call, action, output)
         except ToolNotFound as error:
-            result = self._failed_result(
-                call, self.authorizer.remove_hidden_tool_names(call, error, self.actions.snapshot())
-            )
+            failure = self.authorizer.remove_hidden_tool_names(call, error, self.actions.snapshot())
+            result = self._failed_result(call, failure)
         except Exception as error:
             result = self._failed_result(call, to_call_error(error))
         except BaseException:
