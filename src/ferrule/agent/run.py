@@ -1,8 +1,8 @@
 """One run: its messages, calls, plan, open questions and lock. The loop, plans and direct answers all use this run.
 
-Everything that happens is one entry in the run's stream (see `ferrule.store.entry_streams`), appended and never
-rewritten, so the hundredth turn costs as much as the first. The entries contain the whole state of the run: if a
-process is killed between any two of them, another process can continue.
+Everything that happens is one entry appended to the run's stream (see `ferrule.store.entry_streams`), so the hundredth
+turn costs as much as the first. Earlier entries are written again only to remove a secret that became known later. If a
+process is killed between any two entries, another process can continue the run.
 
     begin    the task, with all messages before the model's first reply; of a plan, also the workflow
     message  a message of the system, the user or the model
