@@ -217,6 +217,19 @@ async def test_a_run_of_functions_that_waits_for_approval_is_resumed():
     assert (answer.output, answer.steps[0].text) == (1, "deleted a.txt")
 
 
+@pytest.mark.parametrize(
+    ("kind", "reply", "value"),
+    [(City, '{"name": "Oslo", "population": 7}', City(name="Oslo", population=7)), (int, '{"answer": 1}', 1)],
+)
+async def test_a_finished_run_that_is_resumed_has_its_typed_output(kind, reply, value):
+    async with Agent(ScriptedModel([reply]), tools=[multiply]) as agent:
+        done = await agent.run("Go", output=kind)
+        assert (await agent.resume(done.run_id, output=kind)).output == done.output == value
+        assert (await agent.resume(done.run_id)).output == done.text
+        with pytest.raises(SetupError, match=r"is not of the type list: .* Resume it with the `output` that"):
+            await agent.resume(done.run_id, output=list[str])
+
+
 def test_what_is_no_library_and_no_list_is_an_error():
     with pytest.raises(SetupError, match=r"tools must be a list: write tools=\['add'\]"):
         Agent("offline", tools="add")

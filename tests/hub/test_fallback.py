@@ -1,7 +1,7 @@
 """One by one: who is called next, and when nobody must be."""
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
@@ -9,11 +9,17 @@ from ferrule import (
     Approval,
     Effects,
     Invocation,
+    Progress,
+    Secret,
     Tool,
     ToolCapability,
+    ToolEngineEvent,
+    ToolEngineEventType,
     ToolExecutionContext,
     ToolSpec,
     UnifiedToolLibrary,
+    report_progress,
+    tool,
 )
 from ferrule.core.permission import Decision, Principal
 from ferrule.errors import NeedsApproval, TransportFault
@@ -213,11 +219,56 @@ async def test_an_unknown_name_is_answered_and_recorded_as_the_engine_does():
     assert result.metadata["_meta"] == {"source": "", "synthesized": False, "source_count": 0, "sources": []}
 
 
-async def test_an_unknown_tag_is_answered_with_the_nearest():
+async def test_an_unknown_tag_is_answered_with_the_nearest_and_recorded():
     async with engine_with(CallRecorder().search("find", tags=["search"])) as engine:
         result = await ToolHub(engine).execute_by_capability("serch", {"query": "x"})
+        [record] = await engine.query_call_records()
     assert (result.error_type, result.tool_name) == ("tool_not_found", "serch")
     assert "Did you mean 'search'?" in result.text
+    assert (record.record_id, record.error) == (result.call_id, result.error)
+
+
+async def test_arguments_that_fit_no_candidate_are_recorded_and_emitted_without_their_values():
+    recorder = CallRecorder()
+    events: list[ToolEngineEvent] = []
+
+    async def find(query: Annotated[int, Secret()]) -> str:
+        """Look something up."""
+        return "it"
+
+    first, second = recorder.search("find", tags=["lookup"]), make_tool(find, source="mcps", tags=["lookup"])
+    async with engine_with(first, second) as engine:
+        engine.subscribe(events.append)
+        hub, wrong, context = ToolHub(engine), {"query": ["my-code"]}, ToolExecutionContext(tool_call_id="c1")
+        results = [await hub.execute("find", wrong, context), await hub.execute_by_capability("lookup", wrong)]
+        records = await engine.query_call_records()
+        await engine.events.drain()
+    assert [result.error_type for result in results] == ["validation_error"] * 2 and not recorder.started
+    assert sorted(record.record_id for record in records) == [result.call_id for result in results]
+    assert all("find (tools) was skipped: " in str(record.error) for record in records)
+    assert [str(event.event_type.value) for event in events] == [
+        *["before_tool_call", "validation_error", "after_tool_call"] * 2
+    ]
+    assert "c1" in str([record.metadata for record in records])
+    assert "my-code" in str(results[0].error) and "my-code" not in str(records) + str(events)
+
+
+async def test_a_tool_that_is_listed_late_has_the_timeout_and_the_progress_of_its_caller():
+    """The engine makes the call of a name for which the hub has no candidate."""
+    progress: list[Progress] = []
+
+    @tool
+    async def find(query: str, context: ToolExecutionContext) -> str:
+        """Look something up."""
+        report_progress(0.5, "half")
+        await asyncio.sleep(FOREVER)
+        return "it"
+
+    async with engine_with() as engine:
+        hub = ToolHub(engine)
+        engine.subscribe(lambda event: engine.register(find), [ToolEngineEventType.BEFORE_TOOL_CALL])
+        result = await hub.execute("find", {"query": "x"}, timeout=60, on_progress=progress.append)
+    assert (result.error_type, [each.message for each in progress]) == ("timeout", ["half"])
 
 
 async def test_tools_can_use_the_hub_themselves():

@@ -8,6 +8,7 @@ import pytest
 
 from ferrule import Policy, Secret, ToolEngine, ToolEngineEvent, ToolExecutionContext, UnifiedToolLibrary, tool
 from ferrule.agent import Agent
+from ferrule.agent.run import Run
 from ferrule.core.content import Image, Resource, Text
 from ferrule.core.messages import ToolCall
 from ferrule.core.model import ModelReply
@@ -134,6 +135,25 @@ async def test_records_and_events_of_later_and_inner_calls_have_no_secret_that_i
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and CODE.encode() in path.read_bytes()]
 
 
+async def test_an_approved_call_keeps_its_secret_where_the_question_had_a_context():
+    entered: list[str] = []
+
+    @tool(destructive=True)
+    async def enter_once(code: Annotated[str, Secret()]) -> str:
+        """Open the door once."""
+        entered.append(code)
+        return "opened"
+
+    async with UnifiedToolLibrary() as library:
+        library.register(enter_once)
+        script = [ModelReply(tool_calls=(ToolCall(name="enter_once", arguments={"code": CODE}),)), "It is open."]
+        async with Orchestrator(library, ScriptedModel(script)) as orchestrator:
+            waiting = await orchestrator.process_task("Open door A", {"floor": "The first"})
+            done = await orchestrator.resume(waiting.run_id, approvals=True)
+            assert "floor: The first" in str((await Run.load(done.run_id, library.engine.store)).messages[0])
+    assert entered == [CODE] and done.answer == "It is open."
+
+
 async def test_events_have_no_secret_parameters():
     events: list[ToolEngineEvent] = []
 
@@ -161,6 +181,30 @@ async def test_events_have_no_secret_parameters():
     assert events[-1].data["result"].content[::2] == (Text(text="key [redacted]"), Image(data=b"png"))
     assert CODE not in str([(event.data, event.error) for event in events])
     assert events[0].data["params"] == events[1].data["params"] == {"code": "[redacted]"}
+
+
+async def test_events_of_results_that_look_secret_show_what_the_records_show():
+    events: list[ToolEngineEvent] = []
+    header = "Authorization: Bearer abcdef0123456789"
+
+    @tool
+    async def show(fails: bool) -> list[Any]:
+        """Shows a header."""
+        if fails:
+            raise ValueError(header)
+        return [Text(text=header)]
+
+    async with ToolEngine() as engine:
+        engine.register(show)
+        engine.subscribe(events.append)
+        results = [await engine.execute("show", {"fails": fails}) for fails in (False, True)]
+        records = {record.record_id: record for record in await engine.query_call_records()}
+        await engine.events.drain()
+    assert results[0].content == (Text(text=header),) and header in str(results[1].error)  # of the caller
+    ended = [event.data["result"] for event in events if "result" in event.data]
+    assert len(ended) == 4 and "abcdef0123456789" not in str(events) + str(records)
+    shown = {(result.call_id, str(result.output), result.error) for result in ended}
+    assert shown == {(call_id, str(record.result), record.error) for call_id, record in records.items()}
 
 
 @pytest.mark.integration

@@ -168,21 +168,33 @@ async def test_a_person_who_cannot_be_asked_lets_the_run_wait(runs, caplog):
     assert paused.state is AgentState.WAITING and "the person could not be asked" in caplog.text
 
 
+@pytest.mark.parametrize("replies", [True, False], ids=["replies", "leaves it for later"])
 @in_virtual_time
-async def test_the_time_that_a_person_takes_does_not_count(runs, monkeypatch):
+async def test_the_time_that_a_person_takes_does_not_count(runs, monkeypatch, replies):
     for module in ("budget", "calls"):
         monkeypatch.setattr(f"ferrule.agent.{module}.time", SimpleNamespace(monotonic=loop_time))
     deleted: list[str] = []
 
+    @tool(destructive=True)
+    async def delete(path: str) -> str:
+        """Delete a file."""
+        await asyncio.sleep(3)
+        deleted.append(path)
+        return f"deleted {path}"
+
     class Ann:
-        async def approve(self, request: Any) -> Approval:
+        async def approve(self, request: Any) -> Approval | None:
             await asyncio.sleep(100)
-            return Approval(allowed=True)
+            return Approval(allowed=True) if replies else None
 
     async with UnifiedToolLibrary() as library:
-        library.register(make_delete(deleted))
+        library.register(delete)
         agent = runs.open(library, runs.script(call("delete", path="a")), person=Ann(), limits=RunLimits(seconds=10))
         done = await agent.run("Delete a")
+        if not replies:
+            assert done.state is AgentState.WAITING
+            done = await agent.resume(done.run_id, approvals=True)
+        assert (await Run.load(done.run_id, library.engine.store)).seconds == pytest.approx(3)  # of the tool
     assert done.state is AgentState.FINISHED and deleted == ["a"]
 
 

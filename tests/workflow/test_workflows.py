@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ferrule import UnifiedToolLibrary, tool
+from ferrule import NeedsApproval, ToolExecutionContext, UnifiedToolLibrary, tool
 from ferrule.agent import AgentState
 from ferrule.agent.answer import PlanCreated, StepEnded
 from ferrule.errors import ModelRefused
@@ -118,6 +118,32 @@ async def test_a_tool_that_fails_is_replaced_by_one_that_can_do_the_same(workflo
         done = await flow.run("Tea?")
     assert [(a.level, a.success) for a in done.results[0].attempts] == [("name", False), ("capability", True)]
     assert "news of tea" in done.answer
+
+
+async def test_a_replacement_that_asks_for_approval_lets_the_plan_wait(workflow):
+    searched: list[str] = []
+
+    @tool(read_only=True, tags=["search"])
+    async def wiki(query: str) -> str:
+        """Search."""
+        raise RuntimeError("down")
+
+    @tool(read_only=True, tags=["search"])
+    async def news(query: str, context: ToolExecutionContext) -> str:
+        """Search."""
+        if not context.is_approved:
+            raise NeedsApproval("the archive costs money")
+        searched.append(query)
+        return f"news of {query}"
+
+    planned = plan(step(1, "wiki", query="tea"))
+    async with workflow([wiki, news], ScriptedModel([planned, planned, NOTHING_ELSE, "Nothing."])) as flow:
+        waiting = await flow.run("Tea?")
+        assert waiting.state is AgentState.WAITING and [r.tool_id for r in waiting.approvals] == ["news"]
+        done = await flow.resume(waiting.run_id, approvals=True)
+        assert "news of tea" in done.answer and searched == ["tea"]
+        refused = await flow.resume((await flow.run("Tea?")).run_id, approvals=False)
+    assert refused.results[0].error_type == "permission_denied" and searched == ["tea"]
 
 
 @in_virtual_time

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Collection, Sequence
 from contextlib import suppress
+from copy import copy
 from typing import Any, Literal, Self, TypeAlias, TypedDict, Unpack
 
 from ferrule.agent.answer import (
@@ -353,6 +354,12 @@ class Agent:
             active = await self._start_run(run, on_event, budget, output_type, deps=deps, settings=model_settings)
             return await self._run_loop(active, self._resolve_open_calls(active, answer, approvals))
 
+    def with_instructions(self, more: str) -> Agent:
+        """Return this agent with further instructions. Each of the two can resume the runs of the other."""
+        agent = copy(self)
+        agent.instructions = "\n\n".join(filter(None, [self.instructions, more]))
+        return agent
+
     async def stream(self, task: Task, **options: Any) -> AsyncGenerator[RunEvent, None]:
         """Do a task as `run` does, and yield its events; the last has the answer. Closing the stream ends the run."""
         events = ProgressQueue[RunEvent | None](MAX_QUEUED_PROGRESS)
@@ -397,7 +404,7 @@ class Agent:
             await engine.wait_for_discovery()
             self._check_tools()
         events = budget.attach(engine, self._toolbox.principal, run.id)
-        run.costs = budget.run_costs
+        run.budget, run.costs = budget, budget.run_costs
         if self.memory:
             memory = await self.library.create_run_memory(
                 run.context, max_retries=self.limits.max_retries, permissions=self._toolbox.permissions
@@ -462,6 +469,7 @@ class Agent:
         await active.calls.restore(run)
         require_question(run, answer)
         if run.state in (AgentState.FINISHED, AgentState.STOPPED):
+            active.restore_value()
             return
         for tool in filter(None, map(registry.get, {step.tool_id for step in run.steps})):
             active.begin_tool_use(tool)  # so that the tool is released when the run ends

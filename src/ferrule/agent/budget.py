@@ -84,10 +84,15 @@ class RunBudget:
         return self.events
 
     @property
+    def seconds(self) -> float:
+        """Return how much time was used, without what was excluded."""
+        return time.monotonic() - self._started
+
+    @property
     def seconds_left(self) -> float | None:
         """Never 0, because some functions take a timeout of 0 as no timeout; None without a limit."""
         seconds = self.limits.seconds
-        return None if seconds is None else max(0.001, self._started + seconds - time.monotonic())
+        return None if seconds is None else max(0.001, seconds - self.seconds)
 
     def exclude_time(self, seconds: float) -> None:
         """Let time not count: the run waits for a server that is down or refuses more requests for now."""
@@ -112,7 +117,7 @@ class RunBudget:
 
     def find_reached_limit(self, *, turns: int = 0, calls: int = 0) -> str | None:
         """Return a text that says which limit the run has reached, or None if it may continue."""
-        limits, tokens, seconds = self.limits, self.usage.total_tokens, time.monotonic() - self._started
+        limits, tokens, seconds = self.limits, self.usage.total_tokens, self.seconds
         if limits.turns is not None and turns >= limits.turns:
             return f"it took {turns} turns (limit {limits.turns})"
         if limits.calls is not None and calls >= limits.calls:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -176,11 +176,12 @@ class RunCalls:
         *,
         request_id: str = "",
         on_progress: Callable[[Progress], None] | None = None,
+        execute: Callable[..., Awaitable[ToolExecutionResult]] | None = None,
     ) -> ToolExecutionResult:
         """Make a call and return its result, whatever happens. `approval` is a request that a person has decided.
 
         Raises NeedsPerson if a person must decide first. The request has the `request_id`, or else the id of the call.
-        A timeout does not include the wait for a slot; the time limit of the run does.
+        A timeout does not include the wait for a slot; the time limit of the run does. `execute` replaces the caller's.
         """
         if approval is not None and approval.state == "refused":
             return ToolExecutionResult(False, call.tool_id, error=approval.refusal, error_type=PERMISSION_DENIED)
@@ -195,7 +196,7 @@ class RunCalls:
         context = self.context(call.call.id, approval_id=approval_id, timeout=timeout)
         try:
             async with asyncio.timeout(None if seconds is None else seconds + _SECONDS_TO_END):
-                result = await self.caller.execute(
+                result = await (execute or self.caller.execute)(
                     call.tool_id, call.call.arguments, context, action=call.action, on_progress=on_progress
                 )
         except TimeoutError:

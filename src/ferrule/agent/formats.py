@@ -180,7 +180,7 @@ class ToolCallFormat:
         if run.call_sources:
             messages = show_calls_as_written(messages, run)
         tools = [schema for schema in offer.schemas if schema["function"]["name"] not in run.refused_names]
-        return ModelRequest(messages=messages, tools=tools or offer.schemas, failed_calls=run.failed_calls)
+        return ModelRequest(messages=messages, tools=tools or offer.schemas, failed_calls=frozenset(run.failed_calls))
 
     def shorten_history(self) -> bool:
         return self._history.halve_window()

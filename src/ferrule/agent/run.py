@@ -1,8 +1,8 @@
 """One run: its messages, calls, plan, open questions and lock. The loop, plans and direct answers all use this run.
 
-Everything that happens is one entry in the run's stream (see `ferrule.store.entry_streams`), appended and never
-rewritten, so the hundredth turn costs as much as the first. The entries contain the whole state of the run: if a
-process is killed between any two of them, another process can continue.
+Everything that happens is one entry appended to the run's stream (see `ferrule.store.entry_streams`), so the hundredth
+turn costs as much as the first. Earlier entries are written again only to remove a secret that became known later. If a
+process is killed between any two entries, another process can continue the run.
 
     begin    the task, with all messages before the model's first reply; of a plan, also the workflow
     message  a message of the system, the user or the model
@@ -18,7 +18,6 @@ far. A reply of the model has the usage of this reply instead (`used`).
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
@@ -28,6 +27,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from ferrule.agent.answer import NO_OUTPUT, NO_TOOL, AgentAnswer, AgentState, Plan, StepResult, StoredRun
+from ferrule.agent.budget import RunBudget
 from ferrule.catalog.model_schemas import estimate_schema_tokens
 from ferrule.core.content import as_text
 from ferrule.core.messages import (
@@ -98,7 +98,7 @@ class Run:
         self._read_messages = 0
         self._names_in_messages: dict[str, None] = {}
         self._names_in_steps: dict[str, None] = {}
-        self._failed_calls: set[str] = set()
+        self.failed_calls: set[str] = set()
         self.call_ids: set[str] = set()
         self.refused_names: set[str] = set()
         """The tools, by their names for models, of which the last calls included one that is known to fail, or that has
@@ -118,11 +118,14 @@ class Run:
         self._stored_usage, self._stored_costs = Usage(), RunCosts().to_dict()
         self._stored_requests: frozenset[str] = frozenset()
         """What the last entry says that the run waits for."""
-        self._seconds_before, self._started = 0.0, time.monotonic()
+        self._seconds_before = 0.0
+        self.budget: RunBudget | None = None
+        """What counts the time of the run; None for a run that is only read."""
 
     @property
     def seconds(self) -> float:
-        return self._seconds_before + time.monotonic() - self._started
+        """Return how long the run took so far, as its limits count: without the time for which people were asked."""
+        return self._seconds_before if self.budget is None else self.budget.seconds
 
     @property
     def open_requests(self) -> frozenset[str]:
@@ -133,11 +136,6 @@ class Run:
     def has_only_failures(self) -> bool:
         """Return whether calls were made and none succeeded."""
         return bool(self.steps) and not any(step.is_success for step in self.steps)
-
-    @property
-    def failed_calls(self) -> frozenset[str]:
-        """Return the ids of the calls that failed."""
-        return frozenset(self._failed_calls)
 
     @property
     def used_tools(self) -> list[str]:
@@ -346,7 +344,7 @@ class Run:
             self._names_in_steps.pop(name, None)
             self._names_in_steps[name] = None
         if not step.success:
-            self._failed_calls.add(step.id)
+            self.failed_calls.add(step.id)
         self.answers[step.id] = step
         if len(self.answers) == len(self.open_calls):
             self.messages += [tool_message(call, self.answers[call.id].text_for_model) for call in self.open_calls]

@@ -43,7 +43,7 @@ from ferrule.core.messages import note_message, text_of_message
 from ferrule.core.model import Model, can_reason
 from ferrule.core.patterns import lazy_pattern
 from ferrule.core.spec import Tool
-from ferrule.errors import KNOWN_FAILURE, PERMISSION_DENIED, TOOL_NOT_FOUND, VALIDATION_ERROR
+from ferrule.errors import KNOWN_FAILURE, PERMISSION_DENIED, TOOL_NOT_FOUND, VALIDATION_ERROR, SetupError
 from ferrule.memory.run_memory import VOLATILE_NAME
 from ferrule.policy.approvals import ApprovalRequest, Question
 from ferrule.texts.language import detect_language
@@ -143,6 +143,16 @@ class ActiveRun:
                 run.add(note_message(f"This is not an answer of the required form: {error}.\n\n{output.instruction}"))
         else:
             run.end(AgentState.FINISHED, output.format(run.value))
+
+    def restore_value(self) -> None:
+        """Read the output of a finished run in its stored text. Raises SetupError if it is of another type."""
+        run, output = self.run, self.output
+        if output is not None and run.state is AgentState.FINISHED:
+            try:
+                run.value = output.parse(run.text)
+            except ValueError as error:
+                problem = f"The answer of the run {run.id!r} is not of the type {output.name}: {error}."
+                raise SetupError(f"{problem} Resume it with the `output` that the run was given.") from None
 
     def send_correction(self, text: str) -> None:
         self.empty_replies += 1

@@ -1,4 +1,4 @@
-"""Secrets: values that must not appear in what is shown, recorded or returned.
+"""Secrets: values that must not appear in records, events and logs. What a call returns to its caller keeps them.
 
 `Secrets` are known values: keys of servers, variables of the environment, arguments that a tool declares `secret`. They
 are replaced in every spelling. `Redaction` recognises secrets: the value of anything whose *name* says so (`password`,

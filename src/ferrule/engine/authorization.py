@@ -1,4 +1,4 @@
-"""The `authorize` step of every call: the one place where a policy is asked and where an approval is used."""
+"""The steps of a call that ask the policy about the call, and that find, request and use an approval."""
 
 from __future__ import annotations
 

@@ -424,27 +424,27 @@ class CallLog:
         wants_end = self._events.has_subscriber_for(ToolEngineEventType.AFTER_TOOL_CALL)
         if not wants_end and not self._events.has_subscriber_for(event_type):
             return
-        # Subscribers get a copy: if they change it, the caller's result stays as it is.
+        record = call.record
+        assert record is not None, "the end of a call is recorded before it is emitted"
+        # Subscribers get what the record has, in a copy: if they change it, the caller's result stays as it is.
+        output, error = (record.result, record.error) if record.redacted is None else record.redacted
+        redact = partial(self._store.redaction.redact, secrets=record.secrets)
         copied = ToolExecutionResult(
             is_success=result.is_success,
             tool_name=result.tool_name,
-            output=copy_json(result.output),
-            error=result.error,
+            output=copy_json(output),
+            error=error,
             error_type=result.error_type,
             validation_errors=copy_json(result.validation_errors) if result.validation_errors else [],
             execution_time=result.execution_time,
             executed_at=result.executed_at,
             metadata=copy_json(result.metadata) if result.metadata else {},
             call_id=result.call_id,
-            content=result.content,
+            content=tuple(_redact_part(part, redact) for part in result.content),
             arguments=copy_json(result.arguments),
         )
-        if secrets := _secrets_of(call):
-            redact = self._store.redaction.redact
-            copied.output, copied.error = redact(copied.output, secrets), redact(copied.error, secrets)
-            copied.metadata = redact(copied.metadata, secrets)
-            copied.validation_errors = redact(copied.validation_errors, secrets)
-            copied.content = tuple(_redact_part(part, partial(redact, secrets=secrets)) for part in result.content)
+        if record.redacted is not None or record.secrets:
+            copied.metadata, copied.validation_errors = redact(copied.metadata), redact(copied.validation_errors)
         if self._events.has_subscriber_for(event_type):
             self._emit(event_type, call, {"result": copied, "action": call.action}, copied)
         if wants_end:

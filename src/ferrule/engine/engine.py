@@ -35,12 +35,12 @@ from ferrule.core.permission import LOCAL_USER, CallPolicy, Principal
 from ferrule.core.prices import PriceList
 from ferrule.core.spec import Tool, ToolCapability
 from ferrule.engine.authorization import Authorizer
-from ferrule.engine.call_state import ActionTable, RunningCall, pause_calls_while_asking
+from ferrule.engine.call_state import ActionTable, RunningCall, keep_names, pause_calls_while_asking
 from ferrule.engine.config import ToolEngineConfig
 from ferrule.engine.pipeline import CallPipeline
 from ferrule.engine.plugins import Discovery, ToolPlugins
 from ferrule.engine.resilience import ResultCache
-from ferrule.errors import TOOL_NOT_FOUND, FerruleError, LoadError, SetupError, ToolNotFound
+from ferrule.errors import TOOL_NOT_FOUND, CallError, FerruleError, LoadError, SetupError, ToolNotFound
 from ferrule.http.guard import AddressGuard
 from ferrule.kinds.executors import Executors, find_code_problem
 from ferrule.kinds.function.tools import collect_tools
@@ -353,6 +353,26 @@ class ToolEngine:
         context = _context_with_timeout(context, timeout)
         call = self._pipeline.start_call(tool.spec.tool_id, action, params, context, on_progress)
         return await self._pipeline.run(call, tool)
+
+    def reject(
+        self,
+        failure: CallError,
+        tool_name: str,
+        action: str | None,
+        params: Any,
+        context: ToolExecutionContext | None,
+        candidates: Iterable[Tool],
+    ) -> str:
+        """Record and emit a call that none of the candidates can make, with the names of its arguments. Return its id.
+
+        An argument is secret if one of the candidates declares that.
+        """
+        params, context = params if isinstance(params, dict) else {}, _context_with_timeout(context, None)
+        declared = (action.secret_names for tool in candidates for action in tool.spec.capabilities)
+        redaction = self.store.redaction
+        text = redaction.redact_text(str(failure), redaction.find_secrets(params, frozenset().union(*declared)))
+        call = self._pipeline.start_call(tool_name, action, keep_names(params), context)
+        return self._pipeline.end_early(call, type(failure)(text)).call_id
 
     async def execute_batch(
         self,

@@ -1,9 +1,7 @@
-"""The one path of every call: `CallPipeline.run`.
+"""The one path of every call: `CallPipeline.run`. docs/architecture.md lists its steps.
 
-Find, ask the policy, validate, check for a known failure, ask the policy about the arguments, look into the cache, take
-a slot, record the start, run under a timeout that kills, normalize the result, tell the memory, record the end, emit. A
-call that ends early is recorded and emitted too. Only cancellation and misuse raise; everything else that goes wrong is
-in the result.
+A call that ends early is recorded and emitted too. Only cancellation and misuse raise; everything else that goes wrong
+is in the result.
 """
 
 from __future__ import annotations
@@ -133,15 +131,12 @@ class CallPipeline:
                         await self.costs.correct(call.payment, 0.0)
             result = self._normalize_result(call, action, output)
         except ToolNotFound as error:
-            result = self._failed_result(
-                call, self.authorizer.remove_hidden_tool_names(call, error, self.actions.snapshot())
-            )
+            failure = self.authorizer.remove_hidden_tool_names(call, error, self.actions.snapshot())
+            result = self._failed_result(call, failure)
         except Exception as error:
             result = self._failed_result(call, to_call_error(error))
         except BaseException:
-            result = self._failed_result(call, CallCancelled("The call was cancelled."))
-            self._log.record_end(call, result)
-            self._log.emit_end(call, result)
+            self.end_early(call, CallCancelled("The call was cancelled."))
             raise
         if call.context.memory is not None:
             # Before the record: the memory may add to the metadata.
@@ -187,6 +182,13 @@ class CallPipeline:
         if self.events.has_subscribers:
             self._log.emit_before_call(call)
         return call
+
+    def end_early(self, call: RunningCall, failure: CallError) -> ToolExecutionResult:
+        """Record and emit a call that ends by this failure before it has a result. Return the failed result."""
+        result = self._failed_result(call, failure)
+        self._log.record_end(call, result)
+        self._log.emit_end(call, result)
+        return result
 
     def cancel(self, call_id: str) -> bool:
         """Stop a running call from outside; False when no such call runs."""

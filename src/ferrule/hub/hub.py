@@ -16,7 +16,7 @@ from typing import Any, Literal
 from ferrule.core.call import Progress, ToolExecutionContext, ToolExecutionResult
 from ferrule.core.model import Model, can_reason
 from ferrule.engine import ToolEngine
-from ferrule.errors import TOOL_NOT_FOUND, FerruleError, InvalidArguments, SetupError
+from ferrule.errors import TOOL_NOT_FOUND, CallError, FerruleError, InvalidArguments, SetupError, ToolNotFound
 from ferrule.hub.candidates import (
     CandidateCall,
     CandidateIndex,
@@ -149,7 +149,9 @@ class ToolHub:
         if candidates := self._select_candidates(request, same_name):
             return await self._call_several(request, candidates)
         # The engine explains best why there is no such tool or why it may not be called, and records the call.
-        result = await self.engine.execute(tool_name, request.params, context, action=action)
+        result = await self.engine.execute(
+            tool_name, request.params, context, action=action, timeout=timeout, on_progress=on_progress
+        )
         if not result.is_success:
             return request.finish(result)
         # A server that took long to start has listed its actions meanwhile.
@@ -185,7 +187,8 @@ class ToolHub:
         if candidates := self._select_candidates(request, similar):
             return await self._call_several(request, candidates)
         suggestion = self._current_index().suggest_tags(tag, self._permissions_of(request))
-        return request.make_failure(f"No enabled tool can be called by the tag {tag!r}.{suggestion}", TOOL_NOT_FOUND)
+        error = f"No enabled tool can be called by the tag {tag!r}.{suggestion}"
+        return self._reject(request, request.make_failure(error, TOOL_NOT_FOUND), ToolNotFound)
 
     def register(self, *candidates: ToolCandidate) -> None:
         """Add the tools of candidates that were made by hand."""
@@ -234,6 +237,8 @@ class ToolHub:
             only = await self._call_candidate(request, CandidateCall(candidate=candidates[0], params=params))
             return request.finish(only.result, only.candidate)
         calls = self._prepare_calls(request, self._order_candidates(request, candidates))
+        if not calls:
+            return self._reject(request, request.failed_result(), InvalidArguments)
         if (approved := await self._find_approved_call(request, calls)) is not None:
             return await self._try_in_order(request, [approved, *(call for call in calls if call is not approved)])
         strategy = strategy_of_candidates([call.candidate for call in calls], request.tag, self.config.strategy)
@@ -330,6 +335,12 @@ class ToolHub:
         return request.failed_result() if success is None else self._finish_with_success(request, success)
 
     # Parts of the steps
+
+    def _reject(self, request: HubRequest, result: ToolExecutionResult, kind: type[CallError]) -> ToolExecutionResult:
+        """Record a request for which no candidate was called, and return its result."""
+        error, names = kind(result.error or ""), (request.name, request.action)
+        result.call_id = self.engine.reject(error, *names, request.params, request.context, request.candidate_tools)
+        return result
 
     async def _call_candidate(self, request: HubRequest, call: CandidateCall) -> CandidateCall:
         candidate, context = call.candidate, request.context

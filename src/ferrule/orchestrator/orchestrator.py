@@ -215,7 +215,18 @@ class Orchestrator:
         self._tools, self._instructions = None if tools is None else {*tools, HISTORY_TOOL}, instructions
         self._principal = library.with_tenant(principal or Principal(kind="agent", name="orchestrator"))
         self._workflows: dict[str, Workflow] = {}
-        self._agent = self._make_agent("")
+        self._agent = Agent(
+            library,
+            self.model,
+            name="orchestrator",
+            instructions=instructions,
+            tools=self._tools,
+            core_tools=CORE_TOOLS,
+            limits=limits,
+            policy=policy,
+            person=person,
+            principal=self._principal,
+        )
         self._cache = RequestCache(library.engine.store, cache_ttl, clock=clock)
         rules = policy or library.engine.policy
         allowed = None if self._tools is None else sorted(self._tools)
@@ -467,7 +478,7 @@ class Orchestrator:
             return replace(answered, usage=answered.usage + problem.usage)
 
     async def _run_loop(self, request: TaskRequest) -> AgentAnswer:
-        agent = self._make_agent(_format_context(request.context)) if request.context else self._agent
+        agent = self._agent.with_instructions(_format_context(request.context)) if request.context else self._agent
         answer = await agent.run(
             request.task,
             history=request.history,
@@ -493,20 +504,6 @@ class Orchestrator:
         return replace(answer, strategy="direct")
 
     # Details
-
-    def _make_agent(self, instructions: str) -> Agent:
-        return Agent(
-            self.library,
-            self.model,
-            name="orchestrator",
-            instructions="\n\n".join(filter(None, [self._instructions, instructions])),
-            tools=self._tools,
-            core_tools=CORE_TOOLS,
-            limits=self._limits,
-            policy=self.policy,
-            person=self._person,
-            principal=self._principal,
-        )
 
     def _get_workflow(self, kind: str) -> Workflow:
         if kind == "auto":

@@ -131,6 +131,7 @@ def _encode_tail(record: ToolCallRecord, redaction: Redaction) -> bytes:
             ):
                 return encoded[1:]
     redacted = [redaction.redact(value, record.secrets) for value in outcome[6:9]]  # error, result, metadata
+    record.redacted = redacted[1], redacted[0]
     return encode_escaped([*map(_to_storable, outcome[:6]), *redacted, *map(_to_storable, outcome[9:])])[1:] + b"\n"
 
 

@@ -1,11 +1,13 @@
 """Leases: one owner has one thing, until the owner gives it back, dies, or cannot say in time that it lives.
 
-A lease has a key, an owner and an end. Every exclusive thing of a store is one:
+A lease has a key, an owner and an end:
 
     lock:NAME      the right to continue a run, or to do something else that only one process may do (`StoreLocks`)
     server:ID      a server of the fleet lives, and where the others reach it; a server without a lease is dead
     mcp:NAME       the server that has the process of a stateful MCP server
-    slots:BUCKET   a block of slots or starts of a shared limit, one row per process (`shared_limits.py`)
+
+The table `leases` also has rows `slots:BUCKET` and `starts:BUCKET`, several per key. `shared_limits.py` makes and
+renews these itself, in SQLite too, by rules and with owners of its own.
 
 The owner is the name of a store object in a process (see `owner_name` in `journal.py`). It is never used again, so it
 is the fencing token too.

@@ -55,6 +55,8 @@ class ToolCallRecord:
     """What the store wrote when the call started; it is not encoded again when the call ends."""
     secrets: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)
     """Secret values of the arguments, to be removed from result and error too."""
+    redacted: tuple[dict[str, Any], str | None] | None = field(default=None, init=False, repr=False, compare=False)
+    """Result and error as they were stored; None if they are stored as they are."""
 
     @property
     def is_success(self) -> bool:

@@ -21,7 +21,7 @@ from ferrule.agent.prompts import explain_denial
 from ferrule.catalog.model_schemas import NamedAction
 from ferrule.catalog.registry import ToolRegistry
 from ferrule.catalog.tags import extract_tags
-from ferrule.core.call import CALLER_PLANNER, ToolExecutionContext, ToolExecutionResult
+from ferrule.core.call import CALLER_PLANNER, ToolExecutionResult
 from ferrule.core.content import as_text, encode_json
 from ferrule.core.json_schema import properties_of, resolve_schema
 from ferrule.core.messages import Message, ToolCall, Usage, assistant_message, system_message, user_message
@@ -216,7 +216,7 @@ class ExecutionAgent:
                 other_params = await self._choose_other_arguments(step, candidate, context, params, result)
             if other_params is None:
                 ended = await self._replace_failed_call(
-                    step, context, candidate, candidates, params, calls.context(tool_call.id), result, attempts
+                    step, context, candidate, candidates, calls, call, result, attempts
                 )
                 break
             params, refills = other_params, refills - 1
@@ -233,14 +233,21 @@ class ExecutionAgent:
         context: StepContext,
         failed: ToolCandidate,
         candidates: Sequence[ToolCandidate],
-        params: dict[str, Any],
-        call: ToolExecutionContext,
+        calls: RunCalls,
+        call: RunCall,
         result: ToolExecutionResult,
         attempts: list[StepAttempt],
     ) -> StepResult:
         """Return the result of a similar tool, or what the model knows without a tool, or the failure."""
         if not result.is_success and (tag := self._infer_capability_from_step(step, failed, candidates)) is not None:
-            other = await self._library.hub.execute_by_capability(tag, params, call, replacing=failed)
+            hub, tool_call = self._library.hub, replace(call.call, name=tag)
+            other = await calls.make(
+                RunCall(call=tool_call, original=tool_call),
+                request_id=str(step.id),
+                execute=lambda tag, params, context, **_: hub.execute_by_capability(
+                    tag, params, context, replacing=failed
+                ),
+            )
             attempts.append(_make_attempt("capability", ", ".join(other.metadata.get("answered_by") or [tag]), other))
             result = other if other.is_success else result
         if result.is_success:

@@ -116,7 +116,7 @@ class Workflow:
     ) -> AgentAnswer[str]:
         engine = self._library.engine
         events = budget.attach(engine, self._principal, stored.id)
-        stored.costs = budget.run_costs
+        stored.budget, stored.costs = budget, budget.run_costs
         plan, results = self._paused.pop(stored) or (stored.plan, {step.id: step for step in stored.steps})
         library, failing_model = self._library, BudgetedModel(self._model, budget)
         model = BudgetedModel(self._model, budget, asks_for_more=True)
