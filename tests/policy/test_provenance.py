@@ -594,6 +594,27 @@ async def test_a_run_that_is_resumed_elsewhere_knows_its_texts(tmp_path):
         assert bool(desk.calls) == is_allowed
 
 
+async def test_a_run_that_is_resumed_asks_no_more_than_it_would_have_asked(tmp_path):
+    """Numbers are no text, and what the model wrote before it read anything is trusted."""
+    store = f"sqlite:///{tmp_path}/runs.db"
+
+    @tool(read_only=True)
+    async def count_letters() -> int:
+        """Count letters."""
+        return 5
+
+    script = [call("upload", path="draft-7.txt"), call("count_letters"), call("ask_user", question="Again?")]
+    async with UnifiedToolLibrary(store=store) as library:
+        library.register(*Desk().tools, count_letters)
+        answer = await careful_agent(library, ScriptedModel(script)).run("Upload a draft")
+    desk = Desk()
+    replies = [READ, call("upload", path="draft-7.txt"), "done"]
+    async with UnifiedToolLibrary(store=store) as library:
+        library.register(*desk.tools, count_letters)
+        answer = await careful_agent(library, ScriptedModel(replies)).resume(answer.run_id, "Yes")
+    assert answer.is_finished and desk.calls == [("upload", "draft-7.txt")]
+
+
 async def test_what_was_said_before_is_not_what_the_user_wrote():
     history = [
         {"role": "user", "content": "What is new? Ann is ann@corp.example."},

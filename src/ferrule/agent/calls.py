@@ -289,7 +289,8 @@ class RunCalls:
         is_interrupted = record.status in INTERRUPTED_STATUSES
         if is_interrupted and call.is_repeatable:
             return None
-        self.origins.add_stored_result(call.target, record.tool_name, record.params, record.result or record.error)
+        stored, is_success = record.result or record.error, record.is_success
+        self.origins.add_stored_result(call.target, record.tool_name, record.params, stored, is_success=is_success)
         return ToolExecutionResult(
             is_success=record.is_success,
             tool_name=record.tool_name,
@@ -326,7 +327,7 @@ class RunCalls:
             if ASK_USER in (step.tool_id, step.tool_type) and step.is_success:
                 origins.add_trusted(step.text)
             elif _was_executed(step) and step.tool_id not in (*CONTROL_TOOLS, *META_TOOLS):
-                origins.add_stored_result(action, step.tool_type, step.arguments, step.text)
+                origins.add_stored_result(action, step.tool_type, step.arguments, step.text, is_success=step.is_success)
 
 
 def _was_executed(step: StepResult) -> bool:

@@ -150,13 +150,13 @@ class _Result:
     number: int
     action: tuple[Tool, ToolCapability] | None = None
     source: str = ""
-    """Where it comes from, if it is no result of an action."""
+    """Where it comes from, if it is no result of a call of this process."""
     arguments: str = ""
     text: str | None = None
 
     @property
     def label(self) -> str:
-        if self.action is None:
+        if self.source or self.action is None:
             return self.source
         tool, capability = self.action
         return _describe_result(tool.spec.model_name(capability), self.number, self.output)
@@ -164,7 +164,7 @@ class _Result:
     @property
     def is_structured(self) -> bool:
         """Return whether the values in its fields may be ids."""
-        if self.action is None or not isinstance(self.output, dict) or self.output.get("untrusted"):
+        if self.source or self.action is None or not isinstance(self.output, dict) or self.output.get("untrusted"):
             return False
         if self.output.keys() == {"result"} and isinstance(self.output["result"], str):
             tool, capability = self.action
@@ -225,13 +225,10 @@ class RunOrigins:
         A failed call counts if its tool `was_run`: its error may be the tool's own text. `is_of_model` is false for a
         call that a tool has made, whose arguments may come from anywhere.
         """
-        if tool.handler == "skill" and tool.spec.effects_of(capability).read_only:
+        if _is_skill(tool, capability):
             return
-        if (
-            is_of_model and not self.has_untrusted and (result.is_success or was_run)
-        ):  # nobody but the user has influenced what the model wrote until now
-            for _, value in _leaves("", arguments):
-                self.add_trusted(as_text(value))
+        if is_of_model and not self.has_untrusted and (result.is_success or was_run):
+            self._trust_arguments(arguments)
         if result.is_success:
             output: Any = result.output
         elif was_run:
@@ -258,14 +255,29 @@ class RunOrigins:
                 self.add_untrusted(text, "from the conversation before")
 
     def add_stored_result(
-        self, action: tuple[Tool, ToolCapability] | None, name: str, arguments: Any, output: Any
+        self, action: tuple[Tool, ToolCapability] | None, name: str, arguments: Any, output: Any, *, is_success: bool
     ) -> None:
-        """Add what a call of a resumed run returned. Of a step only the text is stored: its fields are not known."""
-        is_trusted = action is not None and self._is_trusted_output(*action)
+        """Add what a call of a resumed run returned. Of a step only the text is stored: its fields hold no ids."""
+        if action is not None and _is_skill(*action):
+            return
+        if not self.has_untrusted:
+            self._trust_arguments(arguments)
+        text = as_text(output)
+        is_trusted = is_success and action is not None and self._is_trusted_output(*action)
         if is_trusted and (not self.has_untrusted or self._are_trusted(arguments)):
-            self.add_trusted(as_text(output))
-        else:
-            self.add_untrusted(output, _describe_result(name, len(self._results) + 1, None))
+            self.add_trusted(text)
+        elif not _PLAIN_NUMBER.fullmatch(text):
+            number = len(self._results) + 1
+            label = _describe_result(name, number, None)
+            page = re.match(r'\{"url":"([^"\\]+)"', text)  # of a browser
+            stored = {"url": page[1], "text": text} if page else text
+            self._results.append(_Result(stored, number, action, source=label, arguments=as_text(arguments)))
+            self.has_untrusted = True
+
+    def _trust_arguments(self, arguments: Any) -> None:
+        """Add what the model wrote before anybody but the user could have influenced it."""
+        for _, value in _leaves("", arguments):
+            self.add_trusted(as_text(value))
 
     def _is_trusted_output(self, tool: Tool, capability: ToolCapability) -> bool:
         spec = tool.spec
@@ -581,6 +593,11 @@ def _is_reading_request(tool: Tool, arguments: Mapping[str, Any]) -> bool:
         and "url" in arguments
         and str(arguments.get("method", "")).upper() in _READING_METHODS
     )
+
+
+def _is_skill(tool: Tool, capability: ToolCapability) -> bool:
+    """Return whether an action shows the instructions of a skill: the user's files, and neither kind of text."""
+    return tool.handler == "skill" and tool.spec.effects_of(capability).read_only
 
 
 def _is_reading_action(tool: Tool, capability: ToolCapability, roles: Mapping[str, ParameterRole]) -> bool:
