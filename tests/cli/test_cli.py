@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import RunningCommand, ferrule
+from tests.cli.commands import RunningCommand, environment, ferrule
 from tests.support.waiting import is_running, until_sync
 
 pytestmark = pytest.mark.integration
@@ -38,6 +38,15 @@ def test_init_replaces_nothing_unless_told_to(project: Path):
     assert (refused.returncode, "Use --force" in refused.stderr) == (2, True)
     assert (project / "ferrule.toml").read_text() == "# mine\n"
     assert ferrule("init", "--force", cwd=project).returncode == 0
+
+
+def test_a_project_whose_folder_cannot_be_trusted_is_created_and_says_how_to_trust_it(tmp_path: Path):
+    (tmp_path / "settings").touch()
+    env = {**environment(tmp_path), "FERRULE_CONFIG_HOME": str(tmp_path / "settings")}
+    made = ferrule("init", "my shop", cwd=tmp_path, env=env)
+    assert made.returncode == 2 and (tmp_path / "my shop/ferrule.toml").exists()
+    assert made.stderr.startswith("ferrule: The project is created, but not trusted: ")
+    assert made.stderr.endswith(" Trust it with: ferrule trust 'my shop'\n")
 
 
 def test_arguments_may_be_text_json_a_file_or_standard_input(project: Path):

@@ -81,7 +81,13 @@ def init(
     except OSError as error:
         fail(f"The project cannot be created: {error.filename}: {error.strerror}.")
     if not has_other_files:  # the user has just asked for what is there
-        trust_folder(read_project(directory))
+        try:
+            trust_folder(read_project(directory))
+        except OSError as error:
+            command = f"ferrule trust {shlex.quote(str(directory))}"
+            fail(
+                f"The project is created, but not trusted: {error.filename}: {error.strerror}. Trust it with: {command}"
+            )
     if not read_folder_trust(directory).is_trusted:
         echo(f"{directory} has other files that would be run. {how_to_trust(directory.resolve())}")
     where = "" if directory == Path() else f"cd {shlex.quote(str(directory))} && "
