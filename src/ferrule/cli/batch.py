@@ -531,8 +531,6 @@ async def open_node_backend(project: NodeProject) -> AsyncIterator[LocalBackend]
         engine = config.engine()
         engine.register_executor("cluster", ClusterExecutor())
         async with open_local_backend(engine, config, project.settings, model) as backend:
-            for error in engine.load_errors:
-                logger.warning("not loaded: %s", error)
             yield backend
 
 
