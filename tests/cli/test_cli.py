@@ -1,10 +1,13 @@
 """The command line as a person uses it: real processes, real files, real exit codes."""
 
 import json
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from ferrule.cli.app import app
 from tests.cli.commands import RunningCommand, environment, ferrule
 from tests.support.waiting import is_running, until_sync
 
@@ -162,6 +165,23 @@ def test_doctor_finds_everything_in_order(project: Path):
     assert all(f"ok   {name} " in done.stdout for name in ("python", "tools", "store", "workers"))
     (project / "tools/bad.yaml").write_text("name: bad\n")
     assert ferrule("doctor", cwd=project).returncode == 1
+
+
+def test_doctor_works_where_ferrule_is_only_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def find_nothing(name: str) -> None:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(metadata, "requires", find_nothing)
+    assert "ok   workers " in CliRunner().invoke(app, ["doctor"]).output
+
+
+def test_doctor_reports_no_package_that_is_not_needed_here(tmp_path: Path):
+    (tmp_path / "ferrule-1.0.dist-info").mkdir()
+    requirements = 'Requires-Dist: orjson\nRequires-Dist: not-for-here>=1; python_version < "3"\n'
+    (tmp_path / "ferrule-1.0.dist-info/METADATA").write_text(f"Name: ferrule\nVersion: 1.0\n{requirements}")
+    done = ferrule("doctor", cwd=tmp_path, env={**environment(tmp_path), "PYTHONPATH": str(tmp_path)})
+    assert "ok   orjson " in done.stdout and "pydantic" not in done.stdout and "not-for-here" not in done.stdout
 
 
 def test_ctrl_c_stops_the_tool_and_says_so(project: Path):

@@ -192,8 +192,13 @@ async def run_checks(session: Session) -> list[DoctorCheck]:
 
 
 def _list_required_packages() -> list[str]:
-    required = [each for each in metadata.requires("ferrule") or () if "extra ==" not in each]
-    return sorted(re.split(r"[^\w.-]", each)[0] for each in required)
+    """Return no names where Ferrule was not installed, but is on the path."""
+    try:
+        required = metadata.requires("ferrule") or ()
+    except metadata.PackageNotFoundError:
+        return []
+    # A marker (`; extra == "data"`, `; sys_platform == "win32"`) may say that the package is not needed here.
+    return sorted(re.split(r"[^\w.-]", each)[0] for each in required if ";" not in each)
 
 
 def _check_package(name: str, extra: str = "", purpose: str = "") -> DoctorCheck:
