@@ -181,6 +181,20 @@ async def test_an_executor_of_003_calls_the_tools_of_its_collection():
     assert (await executor.execute("nothing")).error_type == "tool_not_found"
 
 
+def test_a_subclass_of_the_executor_makes_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    class GraphQLExecutor(documents.ToolExecutor):
+        async def execute(self, tool_name: Any, params: Any = None, /) -> Any:
+            return "done"
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    GraphQLExecutor()
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_an_executor_without_a_collection_has_no_tools():
+    assert (await documents.ToolExecutor().execute("lookup")).error_type == "tool_not_found"
+
+
 # 000 §3 and §7: the hub
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import ferrule
+from ferrule.cli.project import PROJECT_FILES
 
 ROOT = Path(__file__).parents[1]
 PAGE = "ferrule/web/static/index.html"
@@ -103,6 +104,7 @@ def python(wheel, tmp_path_factory):
 def test_the_wheel_has_both_typed_packages_and_the_page(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {"ferrule/py.typed", "ferrule_tools/py.typed", "ferrule_tools/calculator.yaml"} <= names
+    assert {f"ferrule/cli/project_template/{name}" for name in PROJECT_FILES} <= names
     assert (PAGE in names) == (ROOT / "src" / PAGE).exists()
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/"))]
 

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from ferrule import Agent, Policy, Rule, UnifiedToolLibrary, tool
+from ferrule.core.call import ToolExecutionContext
 from ferrule.engine import ToolEngineConfig
 from ferrule.errors import SetupError
 from ferrule.policy.provenance import ProvenanceRules
-from ferrule.simulation import SimulationRules, simulate
+from ferrule.simulation import MAX_LISTED, SimulationRules, simulate
 from ferrule.testing import ScriptedModel
 
 ALLOWED = ProvenanceRules(untrusted_targets="allow")
@@ -63,6 +64,24 @@ async def test_a_policy_is_tried_on_what_was_called(history):
     assert "Refused: 2 of 5 calls (+2 by the new rules)." in result.sentences()
 
 
+async def test_the_earliest_refusals_are_listed_whatever_their_runs_are_called():
+    @tool(isolation="inline")
+    def read(path: str) -> str:
+        """Read a file."""
+        return path
+
+    async with UnifiedToolLibrary(ToolEngineConfig(builtin_tools=False)) as library:
+        library.register(read)
+        for number in range(2 * MAX_LISTED):
+            context = ToolExecutionContext(conversation_id="later" if number < MAX_LISTED else "earlier")
+            await library.execute("read", {"path": str(number)}, context)
+        records = await library.engine.store.query_call_records(limit=100)
+        result = await run(library, SimulationRules(policy=Policy(default="deny")))
+    earliest = sorted(records, key=lambda record: (record.started_at, record.record_id))[:MAX_LISTED]
+    assert [*result.candidate.refused_calls] == [record.record_id for record in earliest]
+    assert {record.conversation_id for record in earliest} == {"later"}
+
+
 @pytest.mark.parametrize(("setting", "count"), [("ask", 1), ("allow", 0), ("deny", 0)])
 async def test_it_shows_what_would_be_asked_because_of_where_a_value_comes_from(setting, count):
     @tool
@@ -98,7 +117,9 @@ async def test_the_memory_would_have_prevented_the_repeated_failure(history):
 
 async def test_it_says_what_it_cannot_know_and_which_tools_are_gone(history):
     history.engine.unregister("read")
-    sentences = "\n".join((await run(history, RULES)).sentences())
+    result = await run(history, RULES)
+    sentences = "\n".join(result.sentences())
+    assert result.to_dict()["candidate"]["unknown_tools"] == {"read": 2}
     assert "What it cannot know:" in sentences and "what a model would have done" in sentences.lower()
     assert "Calls of tools that do not exist any more pass unchecked: read (2)." in sentences
 

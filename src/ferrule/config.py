@@ -78,7 +78,7 @@ class PolicySection(_Section):
     default: Verdict | None = None
     """`allow`, `ask` or `deny`; none: ask before a destructive call that a model chose, allow everything else."""
     trusted_skills: dict[str, str] = {}
-    """Skills and the digests of their SKILL.md, as `ferrule skills show` prints them; what they list as
+    """Skills and the digests of their files, as `ferrule skills list --json` prints them; what they list as
     `allowed-tools` needs no approval while they are active.
     """
     untrusted_targets: UntrustedTargets = "ask"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any, Final, Self
 
 import ferrule
@@ -95,8 +96,9 @@ class BaseTool:
 class CollectionExecutor:
     """Calls the tools of a collection by their names (003). A class for a kind of tool overrides `execute` (002)."""
 
-    def __init__(self) -> None:
-        self.set_tool_collection(())
+    @cached_property
+    def _library(self) -> AgentLibrary:
+        return AgentLibrary(())
 
     def set_tool_collection(self, tools: Collection[Any]) -> None:
         """Replace the tools: functions, tool objects or names of bundled tools."""

@@ -8,6 +8,7 @@ streamed.
 from __future__ import annotations
 
 import tomllib
+from bisect import insort
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -53,7 +54,7 @@ UNKNOWN: Final = (
 )
 _RECORDS: Final = """
 SELECT record_id, tool_name, action, conversation_id, principal, tenant, error_type, CAST(params AS TEXT),
-    CASE WHEN principal LIKE 'agent:%' THEN CAST(result AS TEXT) END, error
+    CASE WHEN principal LIKE 'agent:%' THEN CAST(result AS TEXT) END, error, started_at
 FROM tool_calls WHERE started_at >= :since AND status <> 'running' AND parent_id IS NULL
 ORDER BY conversation_id, started_at, record_id
 """
@@ -74,6 +75,7 @@ class RecordedCall(NamedTuple):
     result: str | None = None
     """Of a call of an agent."""
     error: str | None = None
+    started_at: float = 0.0
     messages: tuple[Message, ...] = ()
     """What the run of the call began with."""
 
@@ -110,8 +112,8 @@ class CallCounts:
     approvals: int = 0
     prevented: int = 0
     refused_calls: dict[str, str] = field(default_factory=dict, repr=False)
-    """The first of the refused calls: what was called, and why it is refused."""
-    unknown_tools: Counter[str] = field(default_factory=Counter)
+    """The earliest of the refused calls: what was called, and why it is refused."""
+    unknown_tools: dict[str, int] = field(default_factory=dict)
 
 
 class HistoryReplay:
@@ -121,6 +123,7 @@ class HistoryReplay:
         self._rules, self._registry = rules, registry
         self._decisions: dict[tuple[Any, ...], tuple[Principal, Decision]] = {}
         self._failures: set[int] = set()
+        self._refusals: list[tuple[float, str, str]] = []
         self._run_id: str | None = None
         self._provenance = ProvenanceRules.of(rules.policy)
         self._origins = RunOrigins(self._provenance)
@@ -137,7 +140,7 @@ class HistoryReplay:
         try:
             tool, capability = self._registry.find(call.tool_name, call.action)
         except CallError:
-            result.unknown_tools[call.tool_name] += 1
+            result.unknown_tools[call.tool_name] = result.unknown_tools.get(call.tool_name, 0) + 1
         else:
             verdict = self._decide(call, tool, capability, arguments)
             result.refused += verdict == "deny"
@@ -176,9 +179,13 @@ class HistoryReplay:
         return self._count_refusal(call, tool, capability, decision)
 
     def _count_refusal(self, call: RecordedCall, tool: Tool, capability: ToolCapability, decision: Decision) -> str:
-        if decision.verdict == "deny" and len(self.result.refused_calls) < MAX_LISTED:
-            name = tool.spec.model_name(capability)
-            self.result.refused_calls[call.record_id] = f"{name} by {call.principal or 'user:local'}: {decision.reason}"
+        earliest = self._refusals  # calls come by run, not by time
+        is_listed = len(earliest) < MAX_LISTED or call.started_at < earliest[-1][0]
+        if decision.verdict == "deny" and is_listed:
+            what = f"{tool.spec.model_name(capability)} by {call.principal or 'user:local'}: {decision.reason}"
+            insort(earliest, (call.started_at, call.record_id, what))
+            del earliest[MAX_LISTED:]
+            self.result.refused_calls = {record_id: what for _, record_id, what in earliest}
         return decision.verdict
 
 
@@ -218,7 +225,8 @@ class SimulationResult:
             *(f"  {sentence}" for sentence in UNKNOWN),
         ]
         if new.unknown_tools:
-            names = ", ".join(f"{name} ({number:,})" for name, number in new.unknown_tools.most_common(5))
+            most_called = Counter(new.unknown_tools).most_common(5)
+            names = ", ".join(f"{name} ({number:,})" for name, number in most_called)
             lines.append(f"  Calls of tools that do not exist any more pass unchecked: {names}.")
         return lines
 

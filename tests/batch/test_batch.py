@@ -125,6 +125,21 @@ async def test_a_link_in_the_folder_is_refused_and_its_target_unchanged(name, tm
     assert target.read_text() == "private"
 
 
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"state": "finished"}', "it has no id"),
+        ('{"id": 5}', "it has no id"),
+        ("[1]", "it has no id"),
+        ("{", "unexpected end of data"),
+    ],
+)
+def test_a_damaged_line_is_named_with_the_reason(tmp_path, line, reason):
+    (tmp_path / TRAJECTORIES).write_text(line + "\n")
+    with pytest.raises(SetupError, match=f"is damaged at byte 0: .*{reason}.*Delete that line to go on"):
+        BatchDirectory.open_existing(tmp_path)
+
+
 async def test_half_a_line_is_cut_off_and_a_lost_index_is_made_again(tmp_path):
     await run_batch(tmp_path / "out", make_tasks(3))
     path = tmp_path / "out" / TRAJECTORIES

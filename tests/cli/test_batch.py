@@ -96,6 +96,14 @@ def test_costs_and_budgets_are_shown(project):
     assert "all\tall" in ferrule("budgets")
 
 
+def test_a_batch_that_stops_prints_only_json_if_that_is_asked_for(project):
+    with (project / "ferrule.toml").open("a") as file:
+        file.write("[prices.models.offline]\ninput = 1.0\noutput = 1.0\n")
+    run = ("batch", "run", "tasks.jsonl", "-m", "offline", "--budget", "0")
+    assert "Continue with: " in ferrule(*run, "--out", "a", code=9)
+    assert json.loads(ferrule(*run, "--out", "b", "--json", code=9))["is_complete"] is False
+
+
 @pytest.mark.integration
 def test_the_first_hour_of_the_documentation_works_to_the_letter(tmp_path):
     """Every command of the page, in order, in a new folder; each must succeed."""

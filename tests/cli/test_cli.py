@@ -1,11 +1,14 @@
 """The command line as a person uses it: real processes, real files, real exit codes."""
 
 import json
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from tests.cli.commands import RunningCommand, ferrule
+from ferrule.cli.app import app
+from tests.cli.commands import RunningCommand, environment, ferrule
 from tests.support.waiting import is_running, until_sync
 
 pytestmark = pytest.mark.integration
@@ -38,6 +41,15 @@ def test_init_replaces_nothing_unless_told_to(project: Path):
     assert (refused.returncode, "Use --force" in refused.stderr) == (2, True)
     assert (project / "ferrule.toml").read_text() == "# mine\n"
     assert ferrule("init", "--force", cwd=project).returncode == 0
+
+
+def test_a_project_whose_folder_cannot_be_trusted_is_created_and_says_how_to_trust_it(tmp_path: Path):
+    (tmp_path / "settings").touch()
+    env = {**environment(tmp_path), "FERRULE_CONFIG_HOME": str(tmp_path / "settings")}
+    made = ferrule("init", "my shop", cwd=tmp_path, env=env)
+    assert made.returncode == 2 and (tmp_path / "my shop/ferrule.toml").exists()
+    assert made.stderr.startswith("ferrule: The project is created, but not trusted: ")
+    assert made.stderr.endswith(" Trust it with: ferrule trust 'my shop'\n")
 
 
 def test_arguments_may_be_text_json_a_file_or_standard_input(project: Path):
@@ -153,6 +165,23 @@ def test_doctor_finds_everything_in_order(project: Path):
     assert all(f"ok   {name} " in done.stdout for name in ("python", "tools", "store", "workers"))
     (project / "tools/bad.yaml").write_text("name: bad\n")
     assert ferrule("doctor", cwd=project).returncode == 1
+
+
+def test_doctor_works_where_ferrule_is_only_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def find_nothing(name: str) -> None:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(metadata, "requires", find_nothing)
+    assert "ok   workers " in CliRunner().invoke(app, ["doctor"]).output
+
+
+def test_doctor_reports_no_package_that_is_not_needed_here(tmp_path: Path):
+    (tmp_path / "ferrule-1.0.dist-info").mkdir()
+    requirements = 'Requires-Dist: orjson\nRequires-Dist: not-for-here>=1; python_version < "3"\n'
+    (tmp_path / "ferrule-1.0.dist-info/METADATA").write_text(f"Name: ferrule\nVersion: 1.0\n{requirements}")
+    done = ferrule("doctor", cwd=tmp_path, env={**environment(tmp_path), "PYTHONPATH": str(tmp_path)})
+    assert "ok   orjson " in done.stdout and "pydantic" not in done.stdout and "not-for-here" not in done.stdout
 
 
 def test_ctrl_c_stops_the_tool_and_says_so(project: Path):

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.commands import ferrule, project_with
+
 pytestmark = pytest.mark.integration
 
 LIST_MODULES = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); "
@@ -45,6 +47,37 @@ def loaded_modules(program: str, *arguments: str, folder: Path) -> set[str]:
 def test_a_command_imports_only_what_it_uses(program: str, arguments: list[str], unused: list[str], tmp_path: Path):
     modules = loaded_modules(program, *arguments, folder=tmp_path)
     assert sorted(modules.intersection([*unused, *(f"ferrule.{name}" for name in INTERFACES)])) == []
+
+
+CYCLES = """\
+import weakref
+from ferrule import tool
+
+class Node:
+    def __init__(self) -> None:
+        self.node = self
+
+@tool(isolation="inline")
+async def make_cycles() -> bool:
+    first = weakref.ref(Node())
+    for _ in range(20_000):
+        Node()
+    return first() is None
+"""
+
+
+def test_a_tool_that_makes_cycles_keeps_none_of_them(tmp_path: Path):
+    project = project_with(tmp_path, cycles_py=CYCLES)
+    assert ferrule("call", "make_cycles", cwd=project).stdout == "true\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["call", "calculator", "expression=1+1"], ["ask", "what is 1 + 1?"], ["chat"], ["runs", "list"]]
+)
+def test_a_command_collects_garbage_as_python_does(arguments: list[str], tmp_path: Path):
+    usual = "import atexit, gc; usual = gc.get_threshold(); "
+    program = usual + "atexit.register(lambda: print(gc.get_threshold() == usual, file=sys.stderr)); " + RUN
+    assert "True" in loaded_modules(program, *arguments, folder=tmp_path)
 
 
 def test_a_call_needs_no_database(tmp_path: Path):

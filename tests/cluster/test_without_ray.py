@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,22 @@ async def test_a_worker_shares_the_file_of_a_store_only_on_its_machine(tmp_path,
         trajectory = await backend.run_task(BatchTask(id="a", task="2 + 2"), "run-a", may_exist=False)
     assert trajectory["answer"] == "2 + 2 = 4" and os.environ["FERRULE_SAMPLE"] == "1"
     assert (tmp_path / "calls.db").exists() is is_same_machine
+
+
+async def test_a_worker_that_misses_a_tool_logs_once_why_it_was_not_loaded(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FERRULE_SAMPLE", "0")
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools/lookup.yaml").write_text("name: lookup\n")
+    project = make_project(tmp_path, is_same_machine=True)
+    async with open_node_backend(project):
+        assert [text.partition(":")[0] for text in caplog.messages if "lookup.yaml:1" in text] == ["not loaded"]
+    caplog.clear()
+    project = replace(project, settings=TaskSettings(model="offline", tools=["lookup"]))
+    with pytest.raises(SetupError, match="There is no tool 'lookup'"):
+        async with open_node_backend(project):
+            pass
+    assert [text.partition(":")[0] for text in caplog.messages if "lookup.yaml:1" in text] == ["not loaded"]
 
 
 async def test_a_worker_that_would_use_another_model_is_not_used(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from ferrule import Agent, UnifiedToolLibrary
 from ferrule.batch.tasks import read_tasks_from_runs
 from ferrule.engine import ToolEngineConfig
 from ferrule.errors import SetupError
-from ferrule.evaluation import Evaluator, Suite, read_suite, wilson_interval
+from ferrule.evaluation import EvaluationResult, Evaluator, Suite, read_suite, wilson_interval
 from ferrule.evaluation.suite import CheckedRun, find_problem, list_suites
 from ferrule.models import choose_model
 from ferrule.testing import ScriptedModel
@@ -26,6 +26,10 @@ async def test_a_shipped_suite_passes_without_a_key(name):
         result = await Evaluator(suite, library, choose, folder=folder).run()
     assert [trial.problems for trial in result.trials if not trial.is_passed] == []
     assert len(result.trials) == len(suite.tasks) * suite.repetitions
+
+
+def test_a_result_without_trials_has_nothing_to_say():
+    assert EvaluationResult(suite="empty", trials=[]).sentences() == []
 
 
 class Till:

@@ -1,6 +1,7 @@
 """What a client must not reach: anything without a token, data of other tenants, and more than its token allows."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -475,6 +476,14 @@ async def test_mcp_sessions_belong_to_their_token(server: RunningServer, tokens:
     ):
         assert [tool.name for tool in (await client.list_tools()).tools] == ["add"]
         assert (await client.call_tool("note", {"text": "x"})).is_error
+
+
+def test_a_token_as_json_comes_without_words_for_a_person(tmp_path: Path):
+    project = Project(tmp_path)
+    for command in ("new", "rotate"):
+        said = project.ferrule("tokens", command, "a", "--json")
+        assert (json.loads(said.stdout)["name"], said.stderr) == ("a", "")
+    assert "not shown again" in project.ferrule("tokens", "rotate", "a").stderr
 
 
 def test_the_tokens_command(project: Project, tokens: dict[str, str]):

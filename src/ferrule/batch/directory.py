@@ -280,8 +280,11 @@ class BatchDirectory:
                 if not line.endswith(b"\n"):
                     break  # a running batch is writing it
                 try:
-                    rows.append(_row_of(orjson.loads(line), until, len(line)))
-                except (ValueError, TypeError, LookupError, AttributeError) as error:
+                    trajectory = orjson.loads(line)
+                    if not isinstance(trajectory, dict) or not isinstance(trajectory.get("id"), str):
+                        raise ValueError("it has no id")
+                    rows.append(_row_of(trajectory, until, len(line)))
+                except (ValueError, TypeError, AttributeError) as error:
                     raise SetupError(
                         f"{self.path / TRAJECTORIES} is damaged at byte {until}: {error}. Delete that line to go on."
                     ) from None

@@ -18,6 +18,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ferrule import __version__
+from ferrule.cli import collect_garbage_as_usual
 from ferrule.cli.terminal import PlainFormatter, WarningFormatter, exit_without_output, print_error
 from ferrule.errors import FerruleError, text_with_notes
 
@@ -201,3 +202,4 @@ def set_global_options(
     from ferrule.cli.session import Session
 
     context.obj = Session(config, server=server)
+    collect_garbage_as_usual()  # the module of the command is imported

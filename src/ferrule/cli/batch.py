@@ -156,8 +156,9 @@ def run_batch(
         lines.append(f"All tasks are done: {out}/trajectories.jsonl. Next: ferrule batch report {folder}")
     printing.print_outcome(result.summary, *lines, as_json=as_json)
     if result.stopped:
-        again = " ".join(map(shlex.quote, ["ferrule", *sys.argv[1:]]))
-        print_error(f"ferrule: Stopped: {result.stopped}. Every finished task is stored. Continue with: {again}")
+        if not as_json:
+            again = " ".join(map(shlex.quote, ["ferrule", *sys.argv[1:]]))
+            print_error(f"ferrule: Stopped: {result.stopped}. Every finished task is stored. Continue with: {again}")
         raise typer.Exit(130 if result.stopped.startswith("Ctrl-C") else EXIT_STOPPED)
 
 
@@ -530,8 +531,6 @@ async def open_node_backend(project: NodeProject) -> AsyncIterator[LocalBackend]
         engine = config.engine()
         engine.register_executor("cluster", ClusterExecutor())
         async with open_local_backend(engine, config, project.settings, model) as backend:
-            for error in engine.load_errors:
-                logger.warning("not loaded: %s", error)
             yield backend
 
 

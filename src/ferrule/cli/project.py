@@ -81,7 +81,13 @@ def init(
     except OSError as error:
         fail(f"The project cannot be created: {error.filename}: {error.strerror}.")
     if not has_other_files:  # the user has just asked for what is there
-        trust_folder(read_project(directory))
+        try:
+            trust_folder(read_project(directory))
+        except OSError as error:
+            command = f"ferrule trust {shlex.quote(str(directory))}"
+            fail(
+                f"The project is created, but not trusted: {error.filename}: {error.strerror}. Trust it with: {command}"
+            )
     if not read_folder_trust(directory).is_trusted:
         echo(f"{directory} has other files that would be run. {how_to_trust(directory.resolve())}")
     where = "" if directory == Path() else f"cd {shlex.quote(str(directory))} && "
@@ -186,8 +192,13 @@ async def run_checks(session: Session) -> list[DoctorCheck]:
 
 
 def _list_required_packages() -> list[str]:
-    required = [each for each in metadata.requires("ferrule") or () if "extra ==" not in each]
-    return sorted(re.split(r"[^\w.-]", each)[0] for each in required)
+    """Return no names where Ferrule was not installed, but is on the path."""
+    try:
+        required = metadata.requires("ferrule") or ()
+    except metadata.PackageNotFoundError:
+        return []
+    # A marker (`; extra == "data"`, `; sys_platform == "win32"`) may say that the package is not needed here.
+    return sorted(re.split(r"[^\w.-]", each)[0] for each in required if ";" not in each)
 
 
 def _check_package(name: str, extra: str = "", purpose: str = "") -> DoctorCheck:

@@ -347,7 +347,8 @@ def create_token(
 
     token, text = run_with_store(context.obj, create)
     printing.print_outcome({**token.to_dict(), "token": text}, text, as_json=as_json)
-    print_error(f"Token {name!r} created ({', '.join(sorted(token.roles))}). It is not shown again.")
+    if not as_json:
+        print_error(f"Token {name!r} created ({', '.join(sorted(token.roles))}). It is not shown again.")
 
 
 @tokens_app.command("list")
@@ -402,8 +403,11 @@ def rotate_token(
 
     token, text = run_with_store(context.obj, rotate)
     printing.print_outcome({**token.to_dict(), "token": text, "overlap": seconds}, text, as_json=as_json)
-    end = f"for {overlap} more" if seconds else "no more"
-    print_error(f"Token {token.name!r} has another secret, which is not shown again. The earlier one is valid {end}.")
+    if not as_json:
+        end = f"for {overlap} more" if seconds else "no more"
+        print_error(
+            f"Token {token.name!r} has another secret, which is not shown again. The earlier one is valid {end}."
+        )
 
 
 @tokens_app.command("revoke")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import gc
 import json
 import os
 import signal
@@ -143,8 +142,6 @@ class Session:
         With `tool_name`, only plugins that provide this tool are loaded at first. For `mcp_file` see `project`.
         `bundled` names the only bundled tools, and tools of installed packages, that are loaded; None: as configured.
         """
-        if watch or is_long:
-            gc.set_threshold(700)  # Python's default
         project = self.project(watch=watch, mcp_file=mcp_file)
         if bundled is not None:
             engine_config = dataclasses.replace(project.engine_config, builtin_tools=False)

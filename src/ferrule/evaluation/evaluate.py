@@ -119,6 +119,8 @@ class EvaluationResult:
 
     def sentences(self) -> list[str]:
         """Return the rates of each configuration and of its tasks, and how each differs from the first."""
+        if not self.trials:
+            return []
         first, *others = self.configurations
         lines = []
         for name in (first, *others):

@@ -51,7 +51,6 @@ Reductions: TypeAlias = Mapping[str, int]
 Parameters: TypeAlias = dict[str, Any]
 
 _FEATURE_ERRORS = frozenset({400, 422})
-_FEATURE_ERRORS = frozenset({400, 422})
 _SIZE_PHRASES = ("context length", "context window", "context size", "too long", "too large", "at most")
 """Such an error may mention `max_tokens` too, but there the number is wrong and not the parameter."""
 
