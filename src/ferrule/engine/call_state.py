@@ -445,10 +445,11 @@ class CallLog:
             copied.metadata = redact(copied.metadata, secrets)
             copied.validation_errors = redact(copied.validation_errors, secrets)
             copied.content = tuple(_redact_part(part, partial(redact, secrets=secrets)) for part in result.content)
+        params = copy_json(copied.arguments) if wants_end else {}
         if self._events.has_subscriber_for(event_type):
             self._emit(event_type, call, {"result": copied, "action": call.action}, copied)
         if wants_end:
-            data = {"params": copied.arguments, "action": call.action, "context": call.context, "result": copied}
+            data = {"params": params, "action": call.action, "context": call.context, "result": copied}
             self._emit(ToolEngineEventType.AFTER_TOOL_CALL, call, data, copied)
 
     def _emit(
