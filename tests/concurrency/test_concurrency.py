@@ -553,3 +553,7 @@ def test_calls_collected_with_their_closed_event_loop_pass_their_slots_on_quietl
     gc.collect()
     metrics = controller.get_metrics()
     assert (metrics.current_concurrent, metrics.queue_length) == (1, 0)
+
+
+async def test_a_slot_is_shown_without_the_queue_it_waits_in():
+    assert "queue" not in repr(occupy(controller_of()))

@@ -465,6 +465,27 @@ async def test_async_subscribers_have_seen_a_call_when_it_returns():
         assert event_list == [ToolEngineEventType.EXECUTION_COMPLETED]
 
 
+async def test_a_subscriber_that_changes_arguments_changes_no_other_copy_of_them():
+    seen: list[Any] = []
+
+    def change(event: ToolEngineEvent) -> None:
+        if event.event_type is ToolEngineEventType.EXECUTION_COMPLETED:
+            event.data["result"].arguments["a"] = "changed"
+        elif event.event_type is ToolEngineEventType.AFTER_TOOL_CALL:
+            seen.append(dict(event.data["params"]))
+            event.data["params"]["b"] = "changed"
+            seen.append(event.data["result"].arguments["b"])
+
+    async with engine_with(add) as engine:
+        engine.subscribe(change)
+        result = await engine.execute("add", {"a": 1, "b": 2})
+    assert seen == [{"a": 1, "b": 2}, 2] and result.arguments == {"a": 1, "b": 2}
+
+
+def test_the_steps_of_calls_are_shown_without_the_configuration():
+    assert "config" not in repr(ToolEngine()._pipeline)
+
+
 async def test_a_failing_subscriber_or_store_never_breaks_a_call(tmp_path: Path):
     @tool(max_output=10)
     async def chatty() -> str:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from ferrule import ToolEngine, ToolEngineConfig
+from ferrule.core.spec import Tool, ToolSpec
 from ferrule.http.guard import AddressGuard
-from ferrule.kinds.executors import Executors
+from ferrule.kinds.executors import Executors, find_code_problem
 from ferrule.kinds.mcp.executor import McpExecutor
 
 SHOUT = """\
@@ -86,3 +87,9 @@ async def test_an_executor_that_a_program_registers_wins_over_a_plugin(tmp_path:
     async with engine_with(tmp_path, "shout") as engine:
         engine.register_executor("shout", Whisper())
         assert (await engine.execute("shout", {"text": "HI"})).output == {"text": "hi"}
+
+
+def test_a_tool_without_an_origin_is_reported_without_one():
+    tool = Tool(spec=ToolSpec(tool_id="shout", description="Shout."), handler="shoot", target=None)
+    problem = find_code_problem(tool)
+    assert problem is not None and str(problem).startswith("there is no executor 'shoot'")

@@ -316,6 +316,20 @@ async def test_a_client_that_describes_itself_wrongly_is_told_so_by_the_sdk(chan
         assert not await library.engine.query_call_records(tool_name="add")
 
 
+async def test_a_client_whose_description_is_nested_too_deep_is_answered_by_the_sdk():
+    deep: dict[str, Any] = {}
+    for _ in range(300):
+        deep = {"a": deep}
+    meta = {"io.modelcontextprotocol/clientCapabilities": deep}
+    async with serving(add) as (url, _), httpx.AsyncClient(base_url=url, timeout=60) as http:
+        call = mcp_call("add", {"a": 1, "b": 2}, **meta)
+        response = await http.post("/mcp", **call)
+        call["headers"]["mcp-name"] = "delete"
+        refused = await http.post("/mcp", **call)
+    assert response.status_code == 200 and '"result":3' in response.text
+    assert refused.status_code == 400 and "error" in refused.json()
+
+
 async def _next_message(lines: AsyncIterator[str]) -> dict[str, Any]:
     async for line in lines:
         if line.startswith("data: "):

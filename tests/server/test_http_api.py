@@ -46,6 +46,12 @@ def test_a_call_returns_the_fields_of_a_result(http: httpx.Client):
     assert record["params"] == {"a": 2, "b": 3} and record["caller_type"] == "http"
 
 
+def test_the_document_of_the_api_says_what_a_problem_is(http: httpx.Client):
+    problem = http.get("/openapi.json").json()["components"]["schemas"]["Problem"]
+    assert problem["title"] == "Problem" and "RFC 9457" in problem["description"]
+    assert problem["required"] == ["type", "title", "status", "detail"]
+
+
 def test_a_tool_that_fails_is_a_result_and_not_an_http_error(http: httpx.Client):
     response = call(http, "fail")
     assert response.status_code == 200 and not response.json()["is_success"]

@@ -257,6 +257,31 @@ async def test_a_response_that_is_stored_for_its_repetition_has_no_secrets(tmp_p
     assert b"swordfish" not in stored and b"zx81zx81" not in stored
 
 
+async def test_the_stored_response_of_a_tool_that_is_not_known_yet_has_no_secrets(monkeypatch: pytest.MonkeyPatch):
+    @tool
+    async def login(password: str) -> str:
+        """Log in."""
+        return f"logged in with {password}"
+
+    request: dict[str, Any] = {
+        "json": {"arguments": {"password": "swordfish-77"}},
+        "headers": {"Idempotency-Key": "1"},
+    }
+    async with serve() as site, site.client("worker") as http:
+        engine = site.library.engine
+
+        async def list_late(name: str | None = None) -> None:
+            if "login" not in engine.registry:
+                engine.register(login)
+
+        monkeypatch.setattr(engine, "wait_for_discovery", list_late)  # as for a server that is still starting
+        first = await http.post("/v1/tools/login/call", **request)
+        again = await http.post("/v1/tools/login/call", **request)
+    assert first.json()["output"] == {"result": "logged in with swordfish-77"}
+    assert again.headers["idempotency-replayed"] == "true" and "logged in with" in again.text
+    assert "swordfish" not in again.text
+
+
 async def test_the_digest_of_a_request_does_not_give_away_its_secrets(tmp_path: Path):
     @tool
     async def unlock(pin: Annotated[int, Secret]) -> str:

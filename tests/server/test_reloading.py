@@ -1,5 +1,6 @@
 """A server follows its `ferrule.toml` without losing a request."""
 
+import asyncio
 import signal
 import threading
 from pathlib import Path
@@ -9,9 +10,13 @@ import httpx
 import pytest
 
 from tests.server.serving import CONFIG, Project, RunningServer
-from tests.support.waiting import until_sync
+from tests.support.waiting import until, until_sync
 
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
+
+from starlette.types import Receive, Scope, Send
+
+from ferrule.server.reloading import ReloadableApp, RunningApp
 
 pytestmark = pytest.mark.integration
 
@@ -73,3 +78,26 @@ def test_a_signal_reloads(project: Project, server: RunningServer, http: httpx.C
     server.process.send_signal(signal.SIGHUP)
     until_sync(lambda: server.log.count("was read again") > before)
     assert call(http, "add", a=1, b=2).json()["output"] == {"result": 3}
+
+
+async def cancelled(scope: Scope, receive: Receive, send: Send) -> None:
+    await receive()
+    raise asyncio.CancelledError
+
+
+async def test_an_application_that_is_cancelled_while_it_starts_is_not_used():
+    app = ReloadableApp(lambda: cancelled, None)
+    assert not await app.reload()
+    assert not await app.reload()  # the first one has not kept the lock
+
+
+async def test_an_application_that_fails_between_its_start_and_its_end_says_why(caplog: pytest.LogCaptureFixture):
+    async def fail(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        raise RuntimeError("the disk is full")
+
+    app = RunningApp(fail)
+    await app.start()
+    await until(lambda: "the disk is full" in caplog.text)
+    await app.stop()

@@ -45,7 +45,7 @@ MIN_LEASE_WAIT: Final = 0.05
 """How long a call waits at least when this process has no starts left: the database has to be asked for more."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Slot:
     """Permission to run one call: `acquire` gives it, `release` or `release_and_wait` takes it back."""
 

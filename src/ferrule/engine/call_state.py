@@ -445,10 +445,11 @@ class CallLog:
         )
         if record.redacted is not None or record.secrets:
             copied.metadata, copied.validation_errors = redact(copied.metadata), redact(copied.validation_errors)
+        params = copy_json(copied.arguments) if wants_end else {}
         if self._events.has_subscriber_for(event_type):
             self._emit(event_type, call, {"result": copied, "action": call.action}, copied)
         if wants_end:
-            data = {"params": copied.arguments, "action": call.action, "context": call.context, "result": copied}
+            data = {"params": params, "action": call.action, "context": call.context, "result": copied}
             self._emit(ToolEngineEventType.AFTER_TOOL_CALL, call, data, copied)
 
     def _emit(

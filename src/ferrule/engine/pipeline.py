@@ -63,7 +63,7 @@ SHUTDOWN_TIMEOUT = 5.0
 """Seconds a cancelled tool has to end when the engine is closed."""
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False, repr=False)
 class CallPipeline:
     """Runs calls. The engine creates the pipeline and owns its parts."""
 

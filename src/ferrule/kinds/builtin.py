@@ -333,6 +333,13 @@ def _require_whole(value: Value) -> int:
     return int(value)
 
 
+def _sum(first: Value, *others: Value) -> Value:
+    total = first
+    for value in others:
+        total = _normalize_number(total + value)  # a fraction that becomes too long ends here
+    return total
+
+
 def _round(value: Value, digits: Value = 0) -> Value:
     places = _require_whole(digits)
     if abs(places) > MAX_DIGITS:
@@ -363,6 +370,14 @@ def _limit_bits(function: Callable[..., int], bits: Callable[..., float]) -> Cal
     return compute
 
 
+def _lcm(first: Value, *others: Value) -> int:
+    multiple = 1
+    for value in (first, *others):
+        multiple = math.lcm(multiple, _require_whole(value))
+        _refuse_too_many_bits(multiple.bit_length())
+    return multiple
+
+
 _factorial = _limit_bits(math.factorial, lambda n: n * n.bit_length())
 
 _OPERATORS: Final[dict[type[ast.operator], tuple[str, Callable[[Any, Any], Value]]]] = {
@@ -391,11 +406,11 @@ FUNCTIONS: Final[dict[str, Callable[..., Value]]] = {
     "floor": math.floor,
     "gcd": _limit_bits(math.gcd, lambda first, *others: 0),
     "hypot": lambda first, *others: math.hypot(first, *others),
-    "lcm": _limit_bits(math.lcm, lambda first, *others: first.bit_length() + sum(n.bit_length() for n in others)),
+    "lcm": _lcm,
     "ln": lambda value: math.log(value),
     **{name: getattr(math, name) for name in ("log", "log10", "log2")},
     "max": lambda first, *others: max((first, *others)),
-    "mean": lambda first, *others: _divide(sum(others, first), 1 + len(others)),
+    "mean": lambda first, *others: _divide(_sum(first, *others), 1 + len(others)),
     "min": lambda first, *others: min((first, *others)),
     "mod": operator.mod,
     "perm": _limit_bits(math.perm, lambda n, k: min(n, k) * n.bit_length()),
@@ -404,7 +419,7 @@ FUNCTIONS: Final[dict[str, Callable[..., Value]]] = {
     "round": _round,
     **{name: getattr(math, name) for name in ("sin", "sinh")},
     "sqrt": _sqrt,
-    "sum": lambda first, *others: sum(others, first),
+    "sum": _sum,
     **{name: getattr(math, name) for name in ("tan", "tanh", "trunc")},
 }
 _AVAILABLE_NAMES: Final = f"Constants: {', '.join(CONSTANTS)}. Functions: {', '.join(FUNCTIONS)}."

@@ -336,7 +336,7 @@ async def call_function_tool_async(tool: Any, /, *, _context: ToolExecutionConte
     context = ToolContext(
         _context.variables.get("context"), tool_name=tool.name, tool_call_id=call_id, tool_arguments=json_arguments
     )
-    needs_approval = tool.needs_approval
+    needs_approval = not _context.is_approved and tool.needs_approval
     if callable(needs_approval):
         needs_approval = needs_approval(context, arguments, call_id)
         needs_approval = await needs_approval if inspect.isawaitable(needs_approval) else needs_approval

@@ -116,13 +116,13 @@ def make_error_at_origin(origin: str, message: str, hint: str | None = None) -> 
     path, _, line = origin.rpartition(":")
     if line.isdecimal() and "://" not in path:
         return LoadError(message, path=Path(path), line=int(line), hint=hint)
-    return LoadError(f"{origin}: {message}", hint=hint)
+    return LoadError(f"{origin}: {message}" if origin else message, hint=hint)
 
 
-def read_limited_file(path: Path, max_size: int, hint: str | None = None) -> bytes:
-    """Read the bytes of a file. Raises LoadError for one that is too large, or would never end (a pipe, a device)."""
+def read_limited_file(path: Path, max_size: int, hint: str | None = None, *, may_be_pipe: bool = False) -> bytes:
+    """Read the bytes of a file. Raises LoadError for one that is too large, or may never end (a pipe, a device)."""
     try:
-        if path.exists() and not path.is_file():
+        if not may_be_pipe and path.exists() and not path.is_file():
             raise LoadError("the file cannot be read: it is a folder, a pipe or a device", path=path)
         with path.open("rb") as file:
             content = file.read(max_size + 1)

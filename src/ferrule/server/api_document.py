@@ -185,6 +185,7 @@ def _complete(document: dict[str, Any]) -> dict[str, Any]:
     components = document.setdefault("components", {})
     schemas: dict[str, Any] = components.setdefault("schemas", {})
     schemas |= make_components()
+    schemas["Problem"] |= {"title": "Problem", "description": "RFC 9457: what happened, and what to do."}
     schemas["CallRequest"] = call_routes.CallRequest.model_json_schema(ref_template=f"{REF}{{model}}")
     for name in ("HTTPValidationError", "ValidationError"):  # of FastAPI, which answers with problems here
         schemas.pop(name, None)

@@ -63,9 +63,10 @@ class IdempotentRequests:
         store, principal = self._engine.store, f"{client.tenant}/{client.name}"
         arguments_of_calls = []
         for name, action, arguments in calls:
-            with suppress(ToolNotFound):
+            secret_names: frozenset[str] = frozenset()
+            with suppress(ToolNotFound):  # such as a tool of a server that is still starting
                 secret_names = self._engine.registry.find(name, action)[1].secret_names
-                arguments_of_calls.append((secret_names, arguments))
+            arguments_of_calls.append((secret_names, arguments))
         has_secrets = any(names for names, _ in arguments_of_calls) or store.redaction.redact(content) != content
         make_digest = partial(_digest_request, [request.url.path, content], f"{principal}/{key}")
         digest = await make_digest(is_slow=has_secrets)

@@ -158,10 +158,10 @@ class RunningApp:
         try:
             await self._app(scope, receive, send)
         except Exception as error:
-            if self._stopping.is_set() or not self._started.done():
+            if not self._started.done() or self._started.result()["type"] == "lifespan.startup.complete":
                 logger.error("the application failed", exc_info=error)
             await send({"type": "lifespan.startup.failed", "message": str(error)})
-        else:
+        finally:  # also when the application was cancelled: `start` must not wait for ever
             await send({"type": "lifespan.startup.failed"})
 
     async def stop(self) -> None:

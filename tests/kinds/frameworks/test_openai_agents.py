@@ -107,6 +107,26 @@ async def test_a_tool_that_wants_approval_runs_when_a_person_has_agreed():
     assert (result.is_success, result.text) == (True, "5")
 
 
+async def test_a_tool_is_not_asked_about_a_call_that_a_person_has_approved():
+    from agents import function_tool
+
+    asked: list[str] = []
+
+    async def needs_approval(context: Any, arguments: dict[str, Any], call_id: str) -> bool:
+        asked.append(call_id)
+        return True
+
+    @function_tool(needs_approval=needs_approval)
+    async def pay(amount: int) -> int:
+        """Pay."""
+        return amount
+
+    async with UnifiedToolLibrary() as library:
+        library.register(pay)
+        result = await execute_approved(library, "pay", {"amount": 5})
+    assert result.is_success and result.call_id not in asked
+
+
 async def test_pictures_are_parts(theirs: Any):
     result = await called(theirs.drawn, {})
     assert result.content == (Text(text="here"), Image(data=b"hi", mime_type="image/png"))

@@ -467,6 +467,38 @@ def navigator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
+@pytest.mark.parametrize("options", [{"timeout": None}, {"timeout": 5}, None])
+def test_decorated_methods_are_the_actions_of_a_class_that_also_describes_itself(options: dict[str, Any] | None):
+    class Shop:
+        name = "shop"
+        description = "A shop."
+
+        def execute(self) -> str:
+            return ""
+
+        def sell(self, count: int) -> int:
+            """Sell things."""
+            return count
+
+        sell = tool(sell) if options is None else tool(**options)(sell)
+
+    for thing in (Shop, Shop()):
+        assert [c.name for c in tool_of(thing).spec.capabilities] == ["sell"]
+        assert [each.id for each in make_tool_per_action(thing)] == ["sell"]
+
+
+def test_a_bare_decorator_of_execute_changes_nothing():
+    class Shop:
+        name = "shop"
+        description = "A shop."
+
+        @tool
+        def execute(self) -> str:
+            return ""
+
+    assert tool_of(Shop).id == "shop"
+
+
 def test_a_spec_names_a_class_that_is_imported_on_first_use(navigator):
     # The sample of the design, with a module that exists.
     capabilities = [

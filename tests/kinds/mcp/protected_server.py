@@ -31,6 +31,8 @@ class ProtectedServer:
         self.refresh_tokens: set[str] = set()
         self.lifetime = 3_600
         self.needs_token = True
+        self.refusal: dict[str, Any] | None = None
+        """The error that requests with a token are answered with."""
         self.logins = self.refreshes = 0
         self.seen_headers: list[dict[str, str]] = []
         self._codes: dict[str, str] = {}
@@ -114,6 +116,11 @@ class ProtectedServer:
             self.seen_headers.append(headers)
             if self.needs_token and headers.get("authorization", "").removeprefix("Bearer ") not in self.tokens:
                 await Response(status_code=401, headers={"WWW-Authenticate": "Bearer"})(scope, receive, send)
+                return
+            if self.refusal is not None and scope["method"] == "POST":
+                message = await Request(scope, receive).json()
+                answer = {"jsonrpc": "2.0", "id": message.get("id"), "error": self.refusal}
+                await JSONResponse(answer, 400)(scope, receive, send)
                 return
             await app(scope, receive, send)
 

@@ -117,6 +117,16 @@ async def test_a_token_that_is_refused_is_refreshed_and_the_request_repeated(tmp
 
 
 @pytest.mark.integration
+async def test_a_refusal_after_a_new_token_is_the_answer_to_the_call(tmp_path: Path, server: ProtectedServer):
+    async with engine_with(tmp_path, {"url": server.url}, browser=True) as engine:
+        assert (await show_header(engine, "accept")).is_success
+        server.tokens.clear()  # the next request is refused, and repeated with a new token
+        server.refusal = {"code": -32602, "message": "no such header"}
+        result = await show_header(engine, "accept")
+    assert "no such header" in (result.error or "") and "outcome" not in result.metadata
+
+
+@pytest.mark.integration
 async def test_a_token_is_not_sent_to_another_address(tmp_path: Path, server: ProtectedServer):
     async with engine_with(tmp_path, {"url": server.url}, browser=True):
         pass

@@ -4,6 +4,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable
+from importlib.metadata import Distribution, PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ferrule.server import McpServer
 from ferrule.testing import ScriptedModel
 from tests.kinds.mcp.mcp_servers import RAW_SERVER, SDK_SERVER, engine_for, rough
 from tests.kinds.mcp.test_faults import numbers_in
+from tests.support.ports import reserved_port
 from tests.support.processes import forwarded_python
 from tests.support.waiting import is_running, until
 
@@ -70,6 +72,28 @@ async def test_a_dead_server_is_reported_and_stops_nobody(tmp_path: Path):
         await until(lambda: bool(engine.load_errors))
         assert "no-such-program" in str(engine.load_errors[0])
         assert (await engine.execute("echo", {"message": "x"})).is_success
+
+
+async def test_the_address_of_a_server_that_was_registered_is_said_once():
+    with reserved_port() as port:
+        url = f"http://127.0.0.1:{port}/mcp"
+        async with ToolEngine() as engine:
+            engine.register(MCPServerSpec(tool_id="closed", description="Closed.", endpoint=url))
+            result = await engine.execute("closed__find", {})
+    assert result.error is not None and result.error.count(url) == 1
+
+
+async def test_a_server_is_connected_where_the_package_has_no_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from_name = Distribution.from_name
+
+    def find(name: str) -> Distribution:
+        if name == "ferrule":
+            raise PackageNotFoundError(name)
+        return from_name(name)
+
+    monkeypatch.setattr(Distribution, "from_name", find)
+    async with engine_in(tmp_path, raw=SERVER) as engine:
+        assert (await engine.execute("raw__echo", {"x": 1})).is_success
 
 
 async def test_a_line_in_the_file_makes_a_server_callable_and_its_end_ends_it(tmp_path: Path):

@@ -4,6 +4,7 @@ import asyncio
 import copy
 import json
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule.core.spec import ToolType
+from ferrule.core.spec import Tool, ToolType
 from ferrule.errors import LoadError
 from ferrule.http.guard import AddressGuard
+from ferrule.kinds.openapi import document as document_module
 from ferrule.kinds.openapi.operation import OpenApiTarget, Operation
 from ferrule.kinds.openapi.tool import read_openapi
 from tests.kinds.openapi.documents import SERVER, document, document_2, get, post
@@ -55,6 +57,12 @@ def test_names_that_collide_are_numbered():
     ]
 
 
+def test_an_operation_id_that_is_no_text_names_nothing():
+    operations = {"get": {"operationId": 404}, "post": {"operationId": True}, "put": {"operationId": ["x"]}}
+    spec = read_openapi(document({"/pets": operations})).spec
+    assert [c.name for c in spec.capabilities] == ["get_pets", "post_pets", "put_pets"]
+
+
 def test_methods_tell_what_a_call_does_to_the_world():
     methods = ["get", "head", "put", "delete", "post", "patch"]
     spec = read_openapi(document({"/x": {method: {} for method in methods}})).spec
@@ -85,6 +93,23 @@ def test_json_and_yaml_are_read_from_files_and_texts(tmp_path: Path):
     for tool in (read_openapi(path), read_openapi(str(path)), read_openapi(YAML)):
         assert (tool.spec.version, tool.spec.capabilities[0].name) == ("2024-01-01", "list_pets")
     assert read_openapi(path).origin == f"{path}:1"
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="names no open files")
+def test_a_document_is_read_from_a_pipe_up_to_its_largest_size(monkeypatch: pytest.MonkeyPatch):
+    def read_from_pipe(content: str) -> Tool:
+        reading, writing = os.pipe()
+        try:
+            with open(writing, "w") as file:
+                file.write(content)
+            return read_openapi(f"/dev/fd/{reading}")
+        finally:
+            os.close(reading)
+
+    assert read_from_pipe(YAML).spec.capabilities[0].name == "list_pets"
+    monkeypatch.setattr(document_module, "MAX_SIZE", 100)
+    with pytest.raises(LoadError, match="larger than 100 bytes"):
+        read_from_pipe(YAML)
 
 
 @pytest.mark.integration

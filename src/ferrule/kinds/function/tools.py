@@ -176,8 +176,13 @@ def is_tool_object(thing: Any) -> bool:
     return (
         all(isinstance(name, str) for name in names)
         and inspect.isroutine(getattr(thing, "execute", None))
-        and not any(action.options for action in find_actions(_class_of(thing)))
+        and not any(map(_is_decorated, find_actions(_class_of(thing))))
     )
+
+
+def _is_decorated(action: MethodAction) -> bool:
+    # A bare `@tool` on `execute` says nothing that its class does not say.
+    return options_of(action.method) is not None and (bool(action.options) or action.attribute != "execute")
 
 
 def _make_tool_of_tool_object(thing: Any, explicit: ToolKeywords) -> Tool:

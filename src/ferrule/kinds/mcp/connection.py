@@ -16,7 +16,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
-from importlib.metadata import version
 from itertools import count
 from typing import Any, Final, TypeVar
 
@@ -33,6 +32,7 @@ from mcp.types import (
     SetLevelRequestParams,
 )
 
+from ferrule import __version__
 from ferrule.core.aio import cancel_all
 from ferrule.core.call import Invocation, Progress
 from ferrule.core.content import as_text
@@ -297,7 +297,7 @@ class Connection:
         return Client(
             open_streams(options.kind, options.config, self._state),
             mode=options.protocol_mode,
-            client_info=Implementation(name="ferrule", version=version("ferrule")),
+            client_info=Implementation(name="ferrule", version=__version__),
             **callbacks,
             logging_callback=self._on_log,
             message_handler=self._changes.handle,

@@ -103,7 +103,8 @@ class McpFileSource:
                 message = f"MCP server {tool.id!r} has not started within {timeout:g} s; it continues to start"
             except (CallError, SpecError) as error:
                 message = str(error)
-            return make_error_at_origin(tool.origin, message)
+            is_named = tool.origin in message  # the address of a server that was registered
+            return make_error_at_origin("" if is_named else tool.origin, message)
 
         before = list(tools)
         after = await asyncio.gather(*map(connect, before))

@@ -226,7 +226,7 @@ class _ResponseChecker:
         response.stream = stream_class(response.stream, self._state.config.max_message_size)
         call = current_call.get()
         if call is not None and status >= 400 and _is_tool_call(response.request):
-            call.error_status = status
+            call.error_status, call.error_text = status, None
             if is_event_stream:  # it may have no end
                 return
             body = await response.aread()

@@ -81,7 +81,7 @@ def read_document(source: str | Path, guard: AddressGuard) -> OpenApiDocument:
         return parse_document(fetch_content(source, guard), format_url(source), source)
     if isinstance(source, str) and ("\n" in source or source.lstrip().startswith("{")):
         return parse_document(source.encode("utf-8", "replace"), "<text>")
-    return parse_document(read_limited_file(Path(source), MAX_SIZE), str(source))
+    return parse_document(read_limited_file(Path(source), MAX_SIZE, may_be_pipe=True), str(source))
 
 
 def select_mappings(value: Any) -> list[dict[str, Any]]:

@@ -163,8 +163,13 @@ class _DocumentOperation(NamedTuple):
     @property
     def names(self) -> set[str]:
         """Return the names by which a user may select the operation."""
-        operation_id = str(self.operation.get("operationId") or self.action)
-        return {self.action, f"{self.method.upper()} {self.path}", operation_id}
+        operation_id = _read_operation_id(self.operation)
+        return {self.action, f"{self.method.upper()} {self.path}", operation_id or self.action}
+
+
+def _read_operation_id(operation: dict[str, Any]) -> str:
+    value = operation.get("operationId")
+    return value if isinstance(value, str) else ""
 
 
 def _select_operations(
@@ -176,7 +181,7 @@ def _select_operations(
         item = document.resolve(value)
         for method, operation in item.items():
             if method in _EFFECTS and isinstance(operation, dict) and path.startswith("/"):
-                name = _convert_to_identifier(str(operation.get("operationId") or ""))
+                name = _convert_to_identifier(_read_operation_id(operation))
                 # /pets/{petId}/toys → get_pets_by_petId_toys
                 words = PLACEHOLDER.sub(lambda match: f"by_{match[1]}", _remove_fragment(path))
                 action = make_unique_name(name or _convert_to_identifier(f"{method}{words}"), used_names)

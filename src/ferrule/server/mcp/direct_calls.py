@@ -198,7 +198,10 @@ def _is_plain_in_newer_protocol(message: dict[str, Any], headers: Mapping[bytes,
     meta, name = params.get("_meta", {}), headers.get(b"mcp-name")
     if not isinstance(meta.get(CAPABILITIES_KEY), dict):
         return False
-    description = orjson.dumps([meta[CAPABILITIES_KEY], meta.get(_CLIENT_KEY)])
+    try:
+        description = orjson.dumps([meta[CAPABILITIES_KEY], meta.get(_CLIENT_KEY)])
+    except orjson.JSONEncodeError:  # nested too deep
+        return False
     return (
         LOG_LEVEL_KEY not in meta
         and meta.get(_VERSION_KEY) == FIRST_MODERN_VERSION
