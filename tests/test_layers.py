@@ -37,7 +37,7 @@ MAX_LINES = {
     "http": 850,
     "kinds": 11_900,
     "policy": 2_050,
-    "engine": 2_810,
+    "engine": 2_850,
     "memory": 2_250,
     "hub": 1_350,
     "config": 550,
