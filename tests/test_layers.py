@@ -36,7 +36,7 @@ MAX_LINES = {
     "process": 2_600,
     "http": 850,
     "kinds": 11_900,
-    "policy": 2_050,
+    "policy": 2_100,
     "engine": 2_850,
     "memory": 2_250,
     "hub": 1_350,

@@ -10,14 +10,14 @@ Nothing is searched before that question arises: a result costs one entry in a l
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from ferrule.catalog.parameter_roles import ParameterRole, ParameterRoles, Role, infer_role, singular
-from ferrule.catalog.tags import begins_with_reading, changes, only_reads, split_name
+from ferrule.catalog.parameter_roles import ParameterRole, ParameterRoles, Role
+from ferrule.catalog.tags import begins_with_reading, changes, only_reads
 from ferrule.core.call import ToolExecutionResult
 from ferrule.core.content import as_text
 from ferrule.core.json_schema import properties_of
@@ -35,15 +35,21 @@ from ferrule.policy.trusted_texts import (
     normalize_text,
     split_url,
 )
-
-_OPAQUE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:#-]{0,99}")
-_PLAIN_SEGMENT: Final = re.compile(r"[^\W\d_]{0,24}(?:[-_.()][^\W\d_]{0,24}){0,8}")
-_PLAIN_NUMBER: Final = re.compile(r"[\d\s.,:/+%TZ-]+")
-_ID_WORDS: Final = frozenset("code guid id identifier key no number ref uuid 编号 标识 号码".split())
-_MEMBERS: Final = frozenset(
-    "assignee channel group handle login member name owner room team user username 用户 成员 频道".split()
+from ferrule.policy.values import (
+    MEMBER_WORDS,
+    NAME_ROLE,
+    PLAIN_NUMBER,
+    ArgumentValue,
+    find_ids,
+    find_leaves,
+    find_names,
+    find_values,
+    has_text,
+    singular_words,
+    words_of,
 )
-"""Words of fields with the names by which a server knows people and places of its own."""
+
+_PLAIN_SEGMENT: Final = re.compile(r"[^\W\d_]{0,24}(?:[-_.()][^\W\d_]{0,24}){0,8}")
 _SENT_WORDS: Final = frozenset(
     "auth body cookie data field form header json param parameter payload query session token 参数 查询".split()
 )
@@ -59,10 +65,7 @@ _MAX_FREE_WORDS: Final = 4
 """Words of the host, and of the path, of a URL that stands in no text."""
 _MAX_ORIGINS: Final = 5
 _MAX_DESCRIBED: Final = 20
-_MAX_SETTING: Final = 80
-"""Characters of a text that is a setting, not a content."""
 _MAX_EXCERPT: Final = 100
-_NAME: Final = ParameterRole(role="target", kind="name")
 _PAGE: Final = ParameterRole(role="target", kind="page")
 UNTRUSTED_TARGETS: Final = "[policy] untrusted_targets"
 """Is in the reason of a request that this setting has caused, in every language."""
@@ -240,7 +243,7 @@ class RunOrigins:
             self.add_trusted(as_text(output))
             return
         names = properties_of(capability.output) if capability.output else {}
-        if result.content or _has_text(output, {"result", *names}):  # numbers and booleans give no instructions
+        if result.content or has_text(output, {"result", *names}):  # numbers and booleans give no instructions
             number = len(self._results) + 1
             self._results.append(_Result(output, number, (tool, capability), arguments=as_text(arguments)))
             self.has_untrusted = True
@@ -266,7 +269,7 @@ class RunOrigins:
         is_trusted = is_success and action is not None and self._is_trusted_output(*action)
         if is_trusted and (not self.has_untrusted or self._are_trusted(arguments)):
             self.add_trusted(text)
-        elif not _PLAIN_NUMBER.fullmatch(text):
+        elif not PLAIN_NUMBER.fullmatch(text):
             number = len(self._results) + 1
             label = _describe_result(name, number, None)
             page = re.match(r'\{"url":"([^"\\]+)"', text)  # of a browser
@@ -276,7 +279,7 @@ class RunOrigins:
 
     def _trust_arguments(self, arguments: Any) -> None:
         """Add what the model wrote before anybody but the user could have influenced it."""
-        for _, value in _leaves("", arguments):
+        for _, value in find_leaves("", arguments):
             self.add_trusted(as_text(value))
 
     def _is_trusted_output(self, tool: Tool, capability: ToolCapability) -> bool:
@@ -290,7 +293,7 @@ class RunOrigins:
 
     def _are_trusted(self, arguments: Any) -> bool:
         """Return whether all words of the arguments are in trusted texts, so that a result cannot repeat others."""
-        words = {word for _, value in _leaves("", arguments) for word in re.findall(r"\w+", as_text(value))}
+        words = {word for _, value in find_leaves("", arguments) for word in re.findall(r"\w+", as_text(value))}
         return all(self._trusted.has(word) for word in words)
 
     # The question
@@ -311,18 +314,18 @@ class RunOrigins:
         has_fields = any(isinstance(value, (dict, list)) for value in arguments.values())  # which may be URLs
         if is_reading and not has_fields and not has_url:
             return None
-        values = list(_find_values(arguments, roles))
+        values = list(find_values(arguments, roles))
         if is_reading:
             sent = self._find_sent_value(values)
             return None if sent is None else self._explain(tool, capability, sent.parameter, sent.text)
         if _is_browser(tool):
-            checked = [self._find_page(tool), *(replace(v, role=_NAME) for v in values if v.parameter == "text")]
+            checked = [self._find_page(tool), *(replace(v, role=NAME_ROLE) for v in values if v.parameter == "text")]
         else:
             checked = [value for value in values if value.role.is_target]
             if not checked and not changes(tool.spec, capability):
                 return None  # nothing says that it changes something
-            checked = checked or _find_names(values)
-        toolset, words = _toolset_of(tool), frozenset(_words_of(tool, capability))
+            checked = checked or find_names(values)
+        toolset, words = _toolset_of(tool), frozenset(words_of(tool, capability))
         for value in checked:
             if not self._is_named(value, toolset, words):
                 return self._explain(tool, capability, value.parameter, value.text)
@@ -332,7 +335,7 @@ class RunOrigins:
             return self._explain(tool, capability, "", "")
         return self._find_untrusted_link(tool, capability, values)
 
-    def _find_sent_value(self, values: Sequence[_Value]) -> _Value | None:
+    def _find_sent_value(self, values: Sequence[ArgumentValue]) -> ArgumentValue | None:
         """Return the first value of a reading call that may carry data to a URL that the user has not named."""
         urls = [value for value in values if value.role.kind == "url" or _is_link(value.text)]
         for url in urls:
@@ -341,12 +344,12 @@ class RunOrigins:
         if all(self._trusted.has_url(url.text) for url in urls):
             return None
         for value in values:
-            is_sent = value.key != value.parameter or not _SENT_WORDS.isdisjoint(_singular_words(value.parameter))
+            is_sent = value.key != value.parameter or not _SENT_WORDS.isdisjoint(singular_words(value.parameter))
             if is_sent and value.key.lower() not in _PLAIN_HEADERS and not self._trusted.has(value.text):
                 return value
         return None
 
-    def _find_page(self, tool: Tool) -> _Value:
+    def _find_page(self, tool: Tool) -> ArgumentValue:
         """Return the page that a browser shows, which is what its actions work on."""
         pages = (
             result.output.get("url")
@@ -354,7 +357,7 @@ class RunOrigins:
             if result.action is not None and result.action[0].id == tool.id and isinstance(result.output, dict)
         )
         page = next((page for page in pages if isinstance(page, str)), "")
-        return _Value("page", _PAGE, page)
+        return ArgumentValue("page", _PAGE, page)
 
     def _has_word(self, word: str) -> bool:
         return (
@@ -381,7 +384,7 @@ class RunOrigins:
         return replace(decision, verdict=verdict, reason=arguments.target.reason, rule="untrusted_targets")
 
     def _find_untrusted_link(
-        self, tool: Tool, capability: ToolCapability, values: Sequence[_Value]
+        self, tool: Tool, capability: ToolCapability, values: Sequence[ArgumentValue]
     ) -> UntrustedTarget | None:
         """Return the first link or address in a content that the user did not name."""
         for value in values:
@@ -411,7 +414,7 @@ class RunOrigins:
     def describe(self, tool: Tool, capability: ToolCapability, arguments: Mapping[str, Any]) -> dict[str, str]:
         """Return where the value of each argument comes from, as a person reads it."""
         origins: dict[str, dict[str, None]] = {}
-        values = _find_values(arguments, self._roles.roles_of(tool.spec, capability))
+        values = find_values(arguments, self._roles.roles_of(tool.spec, capability))
         for value in islice(values, _MAX_DESCRIBED):
             origins.setdefault(value.parameter, {})[self._find_origin(value.text)] = None
         return {name: "; ".join(islice(each, _MAX_ORIGINS)) for name, each in origins.items()}
@@ -427,12 +430,12 @@ class RunOrigins:
 
     # Whether the user has named a value
 
-    def _is_named(self, value: _Value, toolset: Hashable, words: frozenset[str]) -> bool:
+    def _is_named(self, value: ArgumentValue, toolset: Hashable, words: frozenset[str]) -> bool:
         text = value.text.strip()
         match value.role.kind:
             case "address":
                 is_name = "@" not in text and sum(map(str.isdigit, text)) < SHORT_NUMBER
-                if is_name and self._is_known_id(text, toolset, _MEMBERS):
+                if is_name and self._is_known_id(text, toolset, MEMBER_WORDS):
                     return True
                 parts = filter(str.strip, re.split(r"[,;，；\n]", text)) if "@" in text else [text]
                 return all(map(self._trusted.has_address, parts))
@@ -465,7 +468,7 @@ class RunOrigins:
         for result in self._results[self._indexed :]:
             if result.action is not None and result.is_structured:
                 ids = self._ids.setdefault(_toolset_of(result.action[0]), {})
-                for value, words in _find_ids(result.output, frozenset(_words_of(*result.action))):
+                for value, words in find_ids(result.output, frozenset(words_of(*result.action))):
                     ids.setdefault(value, set()).update(words)
         self._indexed = len(self._results)
         ids_of_toolset = self._ids.get(toolset, {})
@@ -502,88 +505,6 @@ def _describe_result(name: str, number: int, output: Any) -> str:
     host = split_url(url).hostname if isinstance(url, str) and "://" in url else None
     step = f"{name} in step {number}"
     return f"from the page {host}, read by {step}" if host else f"from the result of {step}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Value:
-    """A value in the arguments of a call, with the role of the parameter or the field that it is in."""
-
-    parameter: str
-    role: ParameterRole
-    text: str
-    nouns: frozenset[str] = frozenset()
-    """What its name says besides that it is an id: `file` of `file_id`."""
-    key: str = ""
-    """The name of the field that the value is in, or of the parameter; `[]` in a list."""
-
-
-def _find_values(arguments: Mapping[str, Any], roles: Mapping[str, ParameterRole]) -> Iterator[_Value]:
-    content = ParameterRole(role="content", reason="the tool does not declare it")
-    for name, argument in arguments.items():
-        role = roles.get(name) or infer_role(name, {})
-        for key, value in _leaves(name, argument):
-            if isinstance(value, bool) or value is None or value == "":
-                continue
-            own = role
-            if key != name:
-                inferred = infer_role(key, {})
-                own = inferred if inferred.is_target or not role.is_target else role
-                own = content if role.is_target and not inferred.is_target and "name says" in inferred.reason else own
-            nouns = frozenset(_singular_words(key)) - _ID_WORDS
-            yield _Value(name, own, as_text(value), nouns, "[]" if isinstance(argument, (list, tuple)) else key)
-
-
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the values inside a value, each with the name of the field that it is in.
-
-    A key that is no name, such as an address, is a value too.
-    """
-    pending = [(name, value)]
-    while pending:  # not recursive: arguments may be nested as deeply as recursion goes
-        name, value = pending.pop()
-        if isinstance(value, Mapping):
-            yield from ((name, str(key)) for key in value if not str(key).isidentifier())
-            pending += [(str(key), inner) for key, inner in reversed([*value.items()])]
-        elif isinstance(value, (list, tuple)):
-            pending += [(name, inner) for inner in reversed(value)]
-        else:
-            yield name, value
-
-
-def _find_ids(value: Any, words: frozenset[str], *, is_id: bool = False) -> Iterator[tuple[str, frozenset[str]]]:
-    """Yield the ids inside a result, each with the words of the fields that it is in."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            names = _singular_words(str(key))
-            is_field = not (_ID_WORDS | _MEMBERS).isdisjoint(names)
-            is_whole = str(key) == "result" and isinstance(inner, (list, str))
-            yield from _find_ids(inner, words.union(names), is_id=is_field or is_whole)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _find_ids(inner, words, is_id=is_id)
-    elif is_id and isinstance(value, (str, int)) and _OPAQUE_ID.fullmatch(str(value)):
-        yield str(value), words
-
-
-def _words_of(tool: Tool, capability: ToolCapability) -> tuple[str, ...]:
-    return (*_singular_words(tool.id), *_singular_words(capability.name))
-
-
-def _singular_words(name: str) -> tuple[str, ...]:
-    return tuple(map(singular, split_name(name)))
-
-
-def _find_names(values: Sequence[_Value]) -> list[_Value]:
-    """Return what a call without a target is checked by: how the thing it makes is called, or else its settings."""
-    labels = [replace(value, role=_NAME) for value in values if value.role.is_label]
-    if labels:
-        return labels
-    return [
-        replace(value, role=_NAME)
-        for value in values
-        if len(value.text) <= _MAX_SETTING and "\n" not in value.text and not _PLAIN_NUMBER.fullmatch(value.text)
-        if not value.role.is_choice
-    ]
 
 
 def _is_reading_request(tool: Tool, arguments: Mapping[str, Any]) -> bool:
@@ -628,12 +549,3 @@ def _is_file_of_workspace(tool: Tool, capability: ToolCapability) -> bool:
 def _toolset_of(tool: Tool) -> Hashable:
     """Return what ids are valid in: a server, a tool with several actions, or all functions of a project."""
     return "functions" if tool.handler == "function" and tool.source == "tools" else (tool.source, tool.id)
-
-
-def _has_text(value: Any, names: Collection[str]) -> bool:
-    """Return whether a value has text, or a field that is none of the `names` that its tool declares."""
-    if isinstance(value, str):
-        return bool(value)
-    if isinstance(value, dict):
-        return any(key not in names or _has_text(inner, names) for key, inner in value.items())
-    return isinstance(value, (list, tuple)) and any(_has_text(inner, names) for inner in value)
