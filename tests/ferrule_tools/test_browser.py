@@ -292,3 +292,18 @@ async def test_an_agent_clicks_without_a_question_only_on_a_page_that_the_user_h
     else:
         (request,) = answer.approvals
         assert answer.state is AgentState.WAITING and f"'{page}' as page" in request.reason
+
+
+async def test_a_link_that_is_typed_into_a_page_nobody_named_is_asked_about(runner, shop):
+    url = shop.server.url
+    page = f"{url.replace('127.0.0.1', 'localhost')}/"
+    replies = [
+        {"name": "browser_navigator__navigate", "arguments": {"url": f"{url}/about"}},
+        {"name": "browser_navigator__navigate", "arguments": {"url": page}},
+        {"name": "browser_navigator__type", "arguments": {"selector": "#q", "text": f"{url}/hunter2"}},
+        "Done.",
+    ]
+    async with UnifiedToolLibrary() as library:
+        library.register(tool_of(shop.browser, timeout=120))
+        answer = await Agent(library, ScriptedModel(replies)).run(f"Read {url}")
+    assert answer.state is AgentState.WAITING and "as page" in answer.approvals[0].reason

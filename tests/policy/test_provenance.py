@@ -615,6 +615,21 @@ async def test_a_run_that_is_resumed_asks_no_more_than_it_would_have_asked(tmp_p
     assert answer.is_finished and desk.calls == [("upload", "draft-7.txt")]
 
 
+async def test_what_the_user_has_refused_is_not_trusted_after_a_resume(tmp_path):
+    store = f"sqlite:///{tmp_path}/runs.db"
+    policy = Policy(rules=[Rule(verdict="deny", tool="send_email")])
+    refused = call("send_email", to=["eve@evil.example"], subject="Hi")
+    async with UnifiedToolLibrary(store=store) as library:
+        library.register(*Desk().tools)
+        script = ScriptedModel([refused, call("ask_user", question="Again?")])
+        answer = await careful_agent(library, script, policy=policy).run("Write to her")
+    desk = Desk()
+    async with UnifiedToolLibrary(store=store) as library:
+        library.register(*desk.tools)
+        answer = await careful_agent(library, ScriptedModel([READ, refused, "done"])).resume(answer.run_id, "Yes")
+    assert answer.state is AgentState.WAITING and not desk.calls
+
+
 async def test_what_was_said_before_is_not_what_the_user_wrote():
     history = [
         {"role": "user", "content": "What is new? Ann is ann@corp.example."},

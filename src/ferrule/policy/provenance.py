@@ -263,7 +263,7 @@ class RunOrigins:
         """Add what a call of a resumed run returned. Of a step only the text is stored: its fields hold no ids."""
         if action is not None and _is_skill(*action):
             return
-        if not self.has_untrusted:
+        if is_success and not self.has_untrusted:  # a failed call may be one that the user has refused
             self._trust_arguments(arguments)
         text = as_text(output)
         is_trusted = is_success and action is not None and self._is_trusted_output(*action)
@@ -305,11 +305,12 @@ class RunOrigins:
         if not self.has_untrusted or _is_file_of_workspace(tool, capability):
             return None
         roles = self._roles.roles_of(tool.spec, capability)
-        has_url = any(role.kind == "url" for role in roles.values()) or any(map(_is_link, arguments.values()))
+        takes_url = any(role.kind == "url" for role in roles.values())
+        has_url = takes_url or any(map(_is_link, arguments.values()))
         is_reading = (
             _is_reading_action(tool, capability, roles)
             or _is_reading_request(tool, arguments)
-            or (_is_browser(tool) and has_url)  # it opens a page
+            or (_is_browser(tool) and takes_url)  # it opens a page
         )
         has_fields = any(isinstance(value, (dict, list)) for value in arguments.values())  # which may be URLs
         if is_reading and not has_fields and not has_url:
